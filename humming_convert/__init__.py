@@ -1,0 +1,28 @@
+"""humming-convert: quantized checkpoints to the exact bytes that the Humming GEMM kernels want, on a machine without a GPU.
+
+The public API; everything is imported when it is used. Facts: architecture.md 9.8.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from humming_convert.findings import Finding, Refused
+
+if TYPE_CHECKING:
+    from humming_convert import layouts
+
+__version__ = "0.1.0"
+__all__ = ["Finding", "Refused", "__version__", "convert", "inspect", "layouts", "plan", "verify"]
+
+_LAZY = {"convert": "api", "inspect": "api", "plan": "api", "verify": "api"}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "layouts":
+        return import_module("humming_convert.layouts")
+    if name in _LAZY:
+        return getattr(import_module(f"humming_convert.{_LAZY[name]}"), name)
+    raise AttributeError(name)

@@ -1,0 +1,70 @@
+"""A checkpoint folder: which files, which tensors, which config. Bytes, no meaning.
+
+Made by `open_checkpoint` (checkpoint/__init__.py). Facts: formats.md 1.1, 1.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from humming_convert.checkpoint.tensors import TensorView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A weight file. `header_bytes`: the 8 length bytes and the header."""
+
+    name: str
+    path: Path
+    nbytes: int
+    header_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSection:
+    """A quantization config and where it stood, e.g. `config.json: quantization_config` or `quantize_config.json`."""
+
+    place: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What is in a folder.
+
+    config: config.json.  sections: quantization configs found, the primary first (formats.md 1.1).
+    tensors: by name, index resolved.  weights: files that hold them.  others: names of the files to copy to the output
+    (architecture.md 9.4: no weights, no weight index, no quantizer's side file, not config.json or README.md).
+    dtype: the model dtype as a safetensors name, BF16 for float32 models (text_config first), `declared_dtype` as written.
+    """
+
+    folder: Path
+    name: str
+    revision: str | None
+    config: Mapping[str, Any]
+    sections: tuple[ConfigSection, ...]
+    tensors: Mapping[str, TensorView]
+    weights: tuple[SourceFile, ...]
+    others: tuple[str, ...]
+    dtype: str
+    declared_dtype: str | None
+
+    @property
+    def text_config(self) -> Mapping[str, Any]:
+        """The language model's part of config.json: the nested one where there is one, else the whole."""
+        for key in ("text_config", "llm_config", "language_config"):
+            nested = self.config.get(key)
+            if isinstance(nested, dict):
+                return nested
+        thinker = self.config.get("thinker_config")
+        if isinstance(thinker, dict) and isinstance(thinker.get("text_config"), dict):
+            return dict(thinker["text_config"])
+        return self.config
+
+    @property
+    def model_type(self) -> str:
+        """`model_type` of config.json, "" if it has none."""
+        return str(self.config.get("model_type") or "")

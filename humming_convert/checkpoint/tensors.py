@@ -1,0 +1,72 @@
+"""A tensor as the header of a safetensors file describes it, and reading its bytes.
+
+Knows the dtypes of the format and their numpy counterparts; no meaning beyond that.
+Facts: formats.md 1.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+# safetensors name -> numpy dtype (little endian)
+DTYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "U8": np.dtype(np.uint8),
+    "I8": np.dtype(np.int8),
+    "U16": np.dtype("<u2"),
+    "I16": np.dtype("<i2"),
+    "U32": np.dtype("<u4"),
+    "I32": np.dtype("<i4"),
+    "U64": np.dtype("<u8"),
+    "I64": np.dtype("<i8"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F32": np.dtype("<f4"),
+    "F64": np.dtype("<f8"),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+}
+NAMES: dict[np.dtype[Any], str] = {v: k for k, v in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorView:
+    """A header entry. `offset`: first byte in `file`; `nbytes` equals the product of `shape` times the dtype's width (R rules of the header)."""
+
+    name: str
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        return DTYPES[self.dtype]
+
+
+Read = Callable[[TensorView], NDArray[Any]]
+"""Gives a tensor's values as a read-only array of `view.numpy` and `view.shape`; may be unaligned (a mapped file)."""
+
+
+def read_mapped() -> Read:
+    """A Read that maps each file once (lazily) and returns views into the map."""
+    maps: dict[Path, NDArray[np.uint8]] = {}
+
+    def read(view: TensorView) -> NDArray[Any]:
+        if view.nbytes == 0:
+            return np.zeros(view.shape, view.numpy)
+        if view.file not in maps:
+            maps[view.file] = np.memmap(view.file, np.uint8, "r")
+        raw = maps[view.file][view.offset : view.offset + view.nbytes]
+        return np.asarray(raw).view(view.numpy).reshape(view.shape)
+
+    return read

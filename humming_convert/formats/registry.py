@@ -1,0 +1,163 @@
+"""Which reader reads which module: the tensors decide, the config is compared.
+
+KINDS is formats.md 1.3 as a table, tried in order; READERS names the function of each kind, METHODS the check of each config.
+A new source is a row in each and a module beside this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from humming_convert.checkpoint.tensors import TensorView
+from humming_convert.findings import Rule
+from humming_convert.formats.source import Module, Source
+from humming_convert.standard.layer import StandardLayer
+
+RULES = (
+    Rule(100, "module-unknown", "the tensors of a module form one of the known sets"),
+    Rule(101, "method-unknown", "quant_method is one that is read"),
+    Rule(102, "method-lies", "the config's method is that of the tensors", "warning"),
+)
+
+Test = Callable[[Mapping[str, TensorView]], bool]
+
+
+def _has(*suffixes: str, **dtypes: str) -> Test:
+    """All suffixes are there; keyword: a suffix must have one of the dtypes (joined by |)."""
+
+    def test(t: Mapping[str, TensorView]) -> bool:
+        return all(s in t for s in suffixes) and all(s in t and t[s].dtype in d.split("|") for s, d in dtypes.items())
+
+    return test
+
+
+def _awq_shapes(t: Mapping[str, TensorView]) -> bool:
+    """qweight [K, N/8] beside scales [.., N]; GPTQ has qweight [.., N]."""
+    q, s = t.get("qweight"), t.get("scales")
+    return q is not None and s is not None and len(q.shape) == 2 == len(s.shape) and q.shape[1] != s.shape[1] and q.shape[0] != s.shape[0]
+
+
+def _gemv_shapes(t: Mapping[str, TensorView]) -> bool:
+    q, s = t.get("qweight"), t.get("scales")
+    return q is not None and s is not None and len(q.shape) == 2 == len(s.shape) and q.shape[0] == s.shape[0] and q.shape[1] != s.shape[1]
+
+
+BYTE, F8 = "U8|I8", "F8_E4M3|F8_E5M2"
+
+KINDS: tuple[tuple[str, Test], ...] = (
+    ("gpt-oss", lambda t: any(s.endswith("_blocks") for s in t)),
+    ("humming-stacked", lambda t: any(f"{s}_scale" in t for s in t)),
+    ("awq-fast", _has(qweight="I16")),
+    ("marlin", lambda t: ("qweight" in t and "qzeros" not in t and "g_idx" not in t and "scales" in t and _awq_shapes(t)) or ("B" in t and "s" in t)),
+    ("awq-gemv", lambda t: "qweight" in t and _gemv_shapes(t)),
+    ("awq", lambda t: "qweight" in t and _awq_shapes(t)),
+    ("gptq", lambda t: "qweight" in t),
+    ("ct-pack", _has(weight_packed="I32")),
+    ("ct-nvfp4", lambda t: "weight_packed" in t and ("weight_global_scale" in t or ("weight_scale" in t and t["weight_scale"].dtype == "F8_E4M3"))),
+    ("ct-mxfp4", _has("weight_packed")),
+    ("humming", lambda t: "weight" in t and t["weight"].dtype == "I32"),
+    ("nvfp4", lambda t: "weight" in t and t["weight"].dtype in BYTE and ("weight_scale_2" in t or ("weight_scale" in t and t["weight_scale"].dtype == "F8_E4M3"))),
+    ("mxfp4", lambda t: "weight" in t and t["weight"].dtype in BYTE and any(s in t and t[s].dtype in ("U8", "F8_E8M0") for s in ("weight_scale", "scale"))),
+    ("int8", lambda t: "weight" in t and t["weight"].dtype == "I8"),
+    ("mxfp8", lambda t: "weight" in t and t["weight"].dtype in F8 and "weight_scale" in t and t["weight_scale"].dtype in ("U8", "F8_E8M0")),
+    ("fp8", lambda t: "weight" in t and t["weight"].dtype in F8),
+)
+"""(kind, test on the suffixes of one module); the first that holds. No row: a plain module, passed through, if nothing of it is packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Where the code of a kind is: module of this package and function `(source, module) -> list[StandardLayer]`."""
+
+    module: str
+    function: str
+
+
+READERS: dict[str, Reader] = {
+    "gptq": Reader("gptq", "read"),
+    "marlin": Reader("marlin", "read"),
+    "awq": Reader("awq", "read"),
+    "awq-gemv": Reader("awq", "read_gemv"),
+    "awq-fast": Reader("awq", "read_fast"),
+    "ct-pack": Reader("compressed_tensors", "read_pack"),
+    "ct-nvfp4": Reader("compressed_tensors", "read_nvfp4"),
+    "ct-mxfp4": Reader("compressed_tensors", "read_mxfp4"),
+    "gpt-oss": Reader("mxfp4", "read_gpt_oss"),
+    "mxfp4": Reader("mxfp4", "read"),
+    "nvfp4": Reader("nvfp4", "read"),
+    "mxfp8": Reader("mxfp8", "read"),
+    "int8": Reader("int8", "read"),
+    "fp8": Reader("fp8", "read"),
+    "humming": Reader("humming", "read"),
+    "humming-stacked": Reader("humming", "read_stacked"),
+}
+
+METHODS: dict[str, Reader] = {
+    "gptq": Reader("gptq", "prepare"),
+    "auto-round": Reader("gptq", "prepare"),
+    "awq": Reader("awq", "prepare"),
+    "compressed-tensors": Reader("compressed_tensors", "prepare"),
+    "mxfp4": Reader("mxfp4", "prepare"),
+    "modelopt": Reader("nvfp4", "prepare"),
+    "fp8": Reader("fp8", "prepare"),
+    "fbgemm_fp8": Reader("fp8", "prepare"),
+    "mxfp8": Reader("mxfp8", "prepare"),
+    "humming": Reader("humming", "prepare"),
+    "": Reader("plain", "prepare"),
+}
+"""Normalised quant_method -> `(source, modules by kind: dict[str, list[Module]]) -> None`: checks the config, fills source.shared."""
+
+
+def modules_of(tensors: Mapping[str, TensorView]) -> dict[str, Module]:
+    """Modules by name, in the order of their names in the checkpoint."""
+    found: dict[str, dict[str, TensorView]] = {}
+    for name, view in tensors.items():
+        head, _, leaf = name.rpartition(".")
+        found.setdefault(head, {})[leaf] = view
+    return {name: Module(name=name, tensors=t) for name, t in found.items()}
+
+
+def kind_of(module: Module) -> str | None:
+    """The kind of a module, None if it is plain."""
+    return next((kind for kind, test in KINDS if test(module.tensors)), None)
+
+
+def load(reader: Reader) -> Callable[..., Any]:
+    """The function; modules are imported when a checkpoint needs them (architecture.md 8: --help in 0.3 s)."""
+    return getattr(import_module(f"humming_convert.formats.{reader.module}"), reader.function)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a checkpoint means: layers in checkpoint order, the tensors that belong to none of them."""
+
+    layers: tuple[StandardLayer, ...]
+    passthrough: tuple[TensorView, ...]
+
+
+def read_layers(source: Source) -> Reading:
+    """All quantized modules as standard layers, unfused (experts one by one unless stacked on disk). Errors go to source.findings."""
+    modules = modules_of(source.checkpoint.tensors)
+    kinds = {name: kind_of(m) for name, m in modules.items()}
+    if source.method not in METHODS:
+        source.findings.error(
+            "method-unknown",
+            f"quant_method {source.method!r} is not read",
+            file="config.json",
+            advice="`humming-convert formats` lists what is read and what is refused, and why",
+        )
+        return Reading((), ())
+    by_kind: dict[str, list[Module]] = {}
+    for name, kind in kinds.items():
+        if kind is not None:
+            by_kind.setdefault(kind, []).append(modules[name])
+    load(METHODS[source.method])(source, by_kind)
+    layers: list[StandardLayer] = []
+    for name, kind in kinds.items():
+        if kind is not None:
+            layers += load(READERS[kind])(source, modules[name])
+    used = {view.name for layer in layers for view in layer.source}
+    return Reading(tuple(layers), tuple(v for v in source.checkpoint.tensors.values() if v.name not in used))

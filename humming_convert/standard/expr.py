@@ -1,0 +1,297 @@
+"""Lazy tensors: what an output is made of, without its bytes.
+
+An `Expr` has a dtype (safetensors name), a shape and the tensors it reads; `evaluate` gives an array. It can be planned, costed, pickled
+and shipped. `Weight` keeps the codes of a layer as blocks in their source packing, so that one compiled pass can go from
+source words to packed words; everything else is small (scales, zero points) and is computed by the named operations below.
+Facts: architecture.md 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from humming_convert.checkpoint.tensors import DTYPES, NAMES, Read, TensorView
+from humming_convert.standard.lossy import Meter
+from humming_convert.standard.packing import PACKINGS, Codes, stream_pack
+
+Array = NDArray[Any]
+
+
+@dataclass(slots=True)
+class Context:
+    """What evaluation needs from outside: `read` gives a stored tensor, `meter` takes the measures of lossy steps."""
+
+    read: Read
+    meter: Meter
+
+
+class Expr(Protocol):
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def reads(self) -> tuple[TensorView, ...]: ...
+    def evaluate(self, context: Context) -> Array: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor as it lies in a file."""
+
+    view: TensorView
+
+    @property
+    def dtype(self) -> str:
+        return self.view.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.view.shape
+
+    def reads(self) -> tuple[TensorView, ...]:
+        return (self.view,)
+
+    def evaluate(self, context: Context) -> Array:
+        return context.read(self.view)
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """One value everywhere."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    value: float
+
+    def reads(self) -> tuple[TensorView, ...]:
+        return ()
+
+    def evaluate(self, context: Context) -> Array:
+        return np.full(self.shape, self.value, DTYPES[self.dtype])
+
+
+Operation = Callable[..., Array]
+OPERATIONS: dict[str, Operation] = {}
+"""name -> function(*arrays, *params): the vocabulary of `Apply`. Pure; shape and dtype follow from those of the arguments."""
+
+
+def operation(name: str) -> Callable[[Operation], Operation]:
+    def register(function: Operation) -> Operation:
+        assert name not in OPERATIONS, name
+        OPERATIONS[name] = function
+        return function
+
+    return register
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """`op` of OPERATIONS on the values of `args`, with plain `params`. Made by `apply`, which finds dtype and shape."""
+
+    op: str
+    args: tuple[Expr, ...]
+    params: tuple[Any, ...]
+    dtype: str
+    shape: tuple[int, ...]
+
+    def reads(self) -> tuple[TensorView, ...]:
+        return tuple(v for a in self.args for v in a.reads())
+
+    def evaluate(self, context: Context) -> Array:
+        out = OPERATIONS[self.op](*(a.evaluate(context) for a in self.args), *self.params)
+        assert NAMES[out.dtype] == self.dtype and out.shape == self.shape, (self.op, out.dtype, out.shape, self.dtype, self.shape)
+        return out
+
+
+def apply(op: str, *args: Expr, params: tuple[Any, ...] = (), dtype: str | None = None, shape: tuple[int, ...] | None = None) -> Apply:
+    """An `Apply`. dtype: of the first argument unless given. shape: found by running `op` on broadcast zeros unless given."""
+    if shape is None:
+        dummies = [np.broadcast_to(np.zeros((), DTYPES[a.dtype]), a.shape) for a in args]
+        shape = OPERATIONS[op](*dummies, *params).shape
+    return Apply(op, args, params, dtype or args[0].dtype, shape)
+
+
+@operation("transpose")
+def _transpose(x: Array) -> Array:
+    return np.swapaxes(x, -1, -2)
+
+
+@operation("reshape")
+def _reshape(x: Array, shape: tuple[int, ...]) -> Array:
+    return x.reshape(shape)
+
+
+@operation("index")
+def _index(x: Array, i: int) -> Array:
+    """Entry i of the first axis (one expert)."""
+    return x[i]
+
+
+@operation("rows")
+def _rows(x: Array, start: int, stop: int, step: int) -> Array:
+    """A slice of the axis N: the last but one, or the only one."""
+    axis = max(x.ndim - 2, 0)
+    return x[(slice(None),) * axis + (slice(start, stop, step),)]
+
+
+@operation("columns")
+def _columns(x: Array, start: int, stop: int, step: int) -> Array:
+    """A slice of the last axis."""
+    return x[..., slice(start, stop, step)]
+
+
+@operation("concat")
+def _concat(*args: Any) -> Array:
+    """Parts stacked along an axis: the last argument."""
+    return np.concatenate(args[:-1], axis=args[-1])
+
+
+@operation("stack")
+def _stack(*args: Array) -> Array:
+    """A new first axis (experts)."""
+    return np.stack(args)
+
+
+@operation("repeat")
+def _repeat(x: Array, count: int, axis: int, length: int) -> Array:
+    """Each entry along `axis` `count` times, cut to `length`."""
+    return np.take(np.repeat(x, count, axis), np.arange(length), axis)
+
+
+@operation("view")
+def _view(x: Array, dtype: str) -> Array:
+    """The same bytes read as another dtype of the same width."""
+    return np.ascontiguousarray(x).view(DTYPES[dtype])
+
+
+@operation("reciprocal")
+def _reciprocal(x: Array) -> Array:
+    """1 / x in float32 (formats.md 4.5: one rounding)."""
+    return np.asarray(np.float32(1) / x.astype(np.float32))
+
+
+@operation("maximum")
+def _maximum(*args: Array) -> Array:
+    """Elementwise maximum."""
+    return np.asarray(np.maximum.reduce(args))
+
+
+def cast_values(x: Array, dtype: str) -> Array:
+    """Values to F16, BF16 or F32, nearest even from their exact value. F64 goes through float32 as the library's loaders do."""
+    target = DTYPES[dtype]
+    if x.dtype == target:
+        return x
+    with np.errstate(over="ignore"):
+        return np.asarray(x.astype(np.float32).astype(target))
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Values rounded to another dtype; what it changes is measured under `step` for the role `tensor`."""
+
+    arg: Expr
+    dtype: str
+    step: str
+    tensor: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.arg.shape
+
+    def reads(self) -> tuple[TensorView, ...]:
+        return self.arg.reads()
+
+    def evaluate(self, context: Context) -> Array:
+        before = self.arg.evaluate(context)
+        after = cast_values(before, self.dtype)
+        context.meter.record(self.step, self.tensor, before.astype(np.float64), after.astype(np.float64))
+        return after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeBlock:
+    """The codes of one part (one projection, or one expert's) in a stored tensor.
+
+    `index`: entry of the leading axes of the stored tensor ((): none), e.g. the expert of a 3-D tensor.
+    `packing`: a name of PACKINGS; `n`, `k`: of the part.  `row_order`, `col_order`: integer exprs [n], [k]: new row i is
+    old row row_order[i] (act-order folding); None: as stored.
+    """
+
+    part: str
+    view: TensorView
+    packing: str
+    bits: int
+    n: int
+    k: int
+    index: tuple[int, ...] = ()
+    row_order: Expr | None = None
+    col_order: Expr | None = None
+
+    def stored(self, context: Context) -> Array:
+        """The part's stored array, the leading axes taken away."""
+        return context.read(self.view)[self.index]
+
+    def codes(self, context: Context) -> Codes:
+        """[n, k] uint8."""
+        out = PACKINGS[self.packing](self.stored(context), self.bits, self.n, self.k)
+        if self.row_order is not None:
+            out = out[self.row_order.evaluate(context)]
+        if self.col_order is not None:
+            out = out[:, self.col_order.evaluate(context)]
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """The role `weight` of a layer: blocks in stacking order (expert-major), every expert the same stack of rows.
+
+    Evaluates to the standard form: int32 [n, k*bits/32], with experts [E, n, k*bits/32] (layouts.md 1).
+    """
+
+    bits: int
+    n: int
+    k: int
+    experts: int | None
+    blocks: tuple[CodeBlock, ...]
+
+    @property
+    def dtype(self) -> str:
+        return "I32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*((self.experts,) if self.experts is not None else ()), self.n, self.k * self.bits // 32)
+
+    def reads(self) -> tuple[TensorView, ...]:
+        return tuple(b.view for b in self.blocks)
+
+    def of_expert(self, expert: int) -> tuple[tuple[int, CodeBlock], ...]:
+        """(first row, block) of one expert (0 where there are none)."""
+        each = len(self.blocks) // (self.experts or 1)
+        out, row = [], 0
+        for block in self.blocks[expert * each : (expert + 1) * each]:
+            out.append((row, block))
+            row += block.n
+        assert row == self.n
+        return tuple(out)
+
+    def expert_codes(self, context: Context, expert: int) -> Codes:
+        """[n, k] uint8 of one expert."""
+        return np.concatenate([b.codes(context) for _, b in self.of_expert(expert)])
+
+    def evaluate(self, context: Context) -> Array:
+        out = np.stack([stream_pack(self.expert_codes(context, e), self.bits) for e in range(self.experts or 1)])
+        return out if self.experts is not None else out[0]
+
+
+def stack_weights(weights: list[Weight], experts: int | None) -> Weight:
+    """One weight from parts in stacking order (expert-major), all of the same K and bits."""
+    first = weights[0]
+    blocks = tuple(b for w in weights for b in w.blocks)
+    n = sum(w.n for w in weights) // (experts or 1)
+    return replace(first, n=n, experts=experts, blocks=blocks)

@@ -1,0 +1,75 @@
+"""Lossy steps: every change of value has a name and is measured.
+
+The table below is the whole list; docs and manifest print from it. Facts: architecture.md 9.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`free`: the library does the same, no option needed. `option`: what permits it otherwise. `codes`: it touches the codes."""
+
+    name: str
+    text: str
+    free: bool = True
+    option: str | None = None
+    codes: bool = False
+
+
+STEPS: dict[str, Step] = {
+    s.name: s
+    for s in (
+        Step("scale-cast", "scales rounded to the model dtype (nearest even)"),
+        Step("scale2-cast", "secondary scales of unequal parts rounded to the model dtype"),
+        Step("block-to-rows", "block scales written for every row in the model dtype"),
+        Step("e8m0-range", "MXFP4 groups far below the largest scale of their row rewritten for 8-bit activations", codes=True),
+        Step("e8m0-fp16", "E8M0 scales clamped to the range of float16"),
+        Step("int-weight-scale", "scales as 16-bit integers for integer activations"),
+        Step("lm-head-dequantize", "a quantized lm_head or embedding written in the model dtype"),
+        Step("bias-cast", "biases rounded to the model dtype"),
+        Step("requantize", "weights in act-order quantized again in plain groups", free=False, option="--on-desc-act requant", codes=True),
+        Step("act-order-dequantize", "a layer in act-order written in the model dtype", free=False, option="--on-desc-act dequantize"),
+        Step("mixed-dequantize", "quantized parts of a mixed layer written in the model dtype", free=False, option="--on-mixed dequantize"),
+    )
+}
+
+
+@dataclass(slots=True)
+class Measure:
+    """How far a step moved the values of one tensor: `count` of changed elements, largest absolute and relative change."""
+
+    step: str
+    tensor: str
+    count: int = 0
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+
+
+@dataclass(slots=True)
+class Meter:
+    """Collects the measures of one layer."""
+
+    found: dict[tuple[str, str], Measure] = field(default_factory=dict)
+
+    def record(self, step: str, tensor: str, before: NDArray[Any], after: NDArray[Any]) -> None:
+        """before, after: values (any float dtype), same shape. Equal arrays leave no trace."""
+        assert step in STEPS, step
+        a, b = np.asarray(before, np.float64), np.asarray(after, np.float64)
+        moved = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+        if not moved.any():
+            return
+        with np.errstate(divide="ignore", invalid="ignore"):
+            change = np.abs(b - a)[moved]
+            rel = change / np.abs(a[moved])
+        m = self.found.setdefault((step, tensor), Measure(step, tensor))
+        m.count += int(moved.sum())
+        m.max_abs = max(m.max_abs, float(change.max()))
+        finite = rel[np.isfinite(rel)]
+        m.max_rel = max(m.max_rel, float(finite.max()) if finite.size else 0.0)
