@@ -7,7 +7,7 @@ Facts: formats.md 1.2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,14 @@ class TensorView:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+
+    def at(self, index: tuple[int, ...]) -> TensorView:
+        """The entry `index` of the leading axes (one expert), as a view of its own."""
+        view = self
+        for i in index:
+            nbytes = view.nbytes // view.shape[0]
+            view = replace(view, shape=view.shape[1:], offset=view.offset + i * nbytes, nbytes=nbytes)
+        return view
 
     @property
     def numpy(self) -> np.dtype[Any]:

@@ -234,7 +234,7 @@ class CodeBlock:
 
     def stored(self, context: Context) -> Array:
         """The part's stored array, the leading axes taken away."""
-        return context.read(self.view)[self.index]
+        return context.read(self.view.at(self.index))
 
     def codes(self, context: Context) -> Codes:
         """[n, k] uint8."""
