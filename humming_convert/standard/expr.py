@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import DTYPES, NAMES, Read, TensorView
 from humming_convert.standard.lossy import Meter
-from humming_convert.standard.packing import PACKINGS, Codes, stream_pack
+from humming_convert.standard.packing import PACKINGS, Codes, stream_pack, stream_unpack
 
 Array = NDArray[Any]
 
@@ -129,7 +129,7 @@ def _reshape(x: Array, shape: tuple[int, ...]) -> Array:
 @operation("index")
 def _index(x: Array, i: int) -> Array:
     """Entry i of the first axis (one expert)."""
-    return x[i]
+    return np.asarray(x[i])
 
 
 @operation("rows")
@@ -214,12 +214,41 @@ class Cast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recode:
+    """An exact change of integer codes after they are unpacked and ordered: code + add - zero point, as a code of `bits` bits.
+
+    zero_point: words of the layer [experts?, ceil(rows*zero_bits/32), groups], None for none; `expert`, `row`: the block's place in it.
+    Made by standard/rewrite.py (runtimes.md 1.8).
+    """
+
+    bits: int
+    add: int
+    zero_point: Expr | None = None
+    zero_bits: int = 0
+    rows: int = 0
+    expert: int | None = None
+    row: int = 0
+
+    def apply(self, codes: Codes, context: Context) -> Codes:
+        """codes [n, k] -> codes [n, k] of `bits` bits."""
+        out = codes.astype(np.int16) + np.int16(self.add)
+        if self.zero_point is not None:
+            words = self.zero_point.evaluate(context)
+            words = words if self.expert is None else words[self.expert]
+            zeros = stream_unpack(np.ascontiguousarray(words.T), self.zero_bits, self.rows).T[self.row : self.row + codes.shape[0]]
+            out -= np.repeat(zeros.astype(np.int16), codes.shape[1] // zeros.shape[1], 1)
+        assert out.min(initial=0) >= 0 and out.max(initial=0) < 1 << self.bits, (self.bits, int(out.min()), int(out.max()))
+        return out.astype(np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CodeBlock:
     """The codes of one part (one projection, or one expert's) in a stored tensor.
 
     `index`: entry of the leading axes of the stored tensor ((): none), e.g. the expert of a 3-D tensor.
     `packing`: a name of PACKINGS; `n`, `k`: of the part.  `row_order`, `col_order`: integer exprs [n], [k]: new row i is
-    old row row_order[i] (act-order folding); None: as stored.
+    old row row_order[i] (act-order folding); None: as stored.  `bits`: of the stored codes; `recode`: what is done to them afterwards
+    (then the bits of the weight are recode.bits).
     """
 
     part: str
@@ -231,6 +260,7 @@ class CodeBlock:
     index: tuple[int, ...] = ()
     row_order: Expr | None = None
     col_order: Expr | None = None
+    recode: Recode | None = None
 
     def stored(self, context: Context) -> Array:
         """The part's stored array, the leading axes taken away."""
@@ -243,7 +273,7 @@ class CodeBlock:
             out = out[self.row_order.evaluate(context)]
         if self.col_order is not None:
             out = out[:, self.col_order.evaluate(context)]
-        return out
+        return out if self.recode is None else self.recode.apply(out, context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +298,8 @@ class Weight:
         return (*((self.experts,) if self.experts is not None else ()), self.n, self.k * self.bits // 32)
 
     def reads(self) -> tuple[TensorView, ...]:
-        return tuple(b.view for b in self.blocks)
+        zeros = (b.recode.zero_point for b in self.blocks if b.recode is not None and b.recode.zero_point is not None)
+        return (*(b.view for b in self.blocks), *(v for z in dict.fromkeys(zeros) for v in z.reads()))
 
     def of_expert(self, expert: int) -> tuple[tuple[int, CodeBlock], ...]:
         """(first row, block) of one expert (0 where there are none)."""

@@ -20,12 +20,17 @@ Family = Literal["gptq", "awq", "compressed-tensors", "mxfp4", "nvfp4", "fp8", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A rule about the numbers of a stored tensor, looked at before anything is written. `what`: a name of formats/checks.py."""
+    """A rule about the numbers of a stored tensor, looked at before anything is written. `what`: a name of formats/checks.py.
+
+    params: plain arguments of the check (a number of bits).  other: a second tensor that it needs (the codes beside a scale).
+    """
 
     what: str
     view: TensorView
     layer: str
     index: tuple[int, ...] = ()
+    params: tuple[int, ...] = ()
+    other: TensorView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

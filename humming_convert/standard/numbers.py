@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +107,7 @@ def values(name: str) -> NDArray[np.float64]:
     return _table(name)
 
 
-def scale_values(stored: NDArray, dtype: str) -> NDArray[np.float64]:
+def scale_values(stored: NDArray[Any], dtype: str) -> NDArray[np.float64]:
     """Scales as float64. `stored`: any array of scales; `dtype`: Humming's name, needed because bytes are ambiguous (E5M3, E8M0 in U8)."""
     if dtype.startswith("float8"):
         return values(dtype)[np.ascontiguousarray(stored).view(np.uint8)]
