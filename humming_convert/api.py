@@ -1,0 +1,213 @@
+"""The Python API: inspect, plan, convert, verify. The command line calls nothing else.
+
+Facts: architecture.md 9.1, 9.2, 9.8.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from humming_convert.findings import Finding, Findings, Refused
+
+if TYPE_CHECKING:
+    from humming_convert.checkpoint.folder import Checkpoint
+    from humming_convert.engine.progress import Progress
+    from humming_convert.engine.run import Result
+    from humming_convert.plan.inspect import Inspection
+    from humming_convert.plan.types import Plan, Request
+    from humming_convert.proof.verify import Verification
+
+__all__ = ["Finding", "Refused", "UsageError", "convert", "default_name", "inspect", "open_model", "plan", "verify"]
+
+SIXTEEN_BIT = {"bf16": "BF16", "fp16": "F16"}
+
+
+class UsageError(Exception):
+    """The request itself makes no sense: an unknown target, options that contradict each other, a path that does not exist. Exit code 2."""
+
+
+def open_model(model: str | Path, findings: Findings) -> Checkpoint:
+    """The checkpoint at a folder. UsageError if there is no such path; Refused (with all findings) if it is no whole checkpoint."""
+    from humming_convert.checkpoint import open_checkpoint
+
+    folder = Path(model)
+    if not folder.exists():
+        raise UsageError(f"{model}: no such folder")
+    checkpoint = open_checkpoint(folder, findings)
+    if checkpoint is None:
+        raise Refused(findings)
+    return checkpoint
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `5GB`, `500MB`, `4GiB` or a plain number. UsageError otherwise."""
+    units = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+    m = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", text.strip().upper())
+    if m is None or m[2] not in units or float(m[1]) * units[m[2]] < 1:
+        raise UsageError(f"--shard-size {text}: not a size such as 5GB or 500MB")
+    return int(float(m[1]) * units[m[2]])
+
+
+def _pattern(option: str, text: str | None) -> str | None:
+    if text is not None:
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise UsageError(f"{option} {text!r}: not a regular expression ({error})") from None
+    return text
+
+
+def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[str, Any]) -> Request:
+    """A Request from plain options (names of `plan`). UsageError where they make no sense for this checkpoint."""
+    from humming_convert.formats.source import ReadOptions
+    from humming_convert.plan.types import Request
+    from humming_convert.targets.activations import activation_names, is_activation
+    from humming_convert.targets.table import find_target, target_names
+
+    o = dict(options)
+    name, standard, act = o.pop("target"), o.pop("standard"), o.pop("act")
+    if standard and name is not None:
+        raise UsageError("--standard and --target exclude each other: the standard form is made for no GPU")
+    if not standard and name is None:
+        raise UsageError("--target is missing (`humming-convert targets` lists them), or --standard for the form that stock vLLM loads")
+    target = None
+    if name is not None and (target := find_target(name)) is None:
+        raise UsageError(f"--target {name}: no such target; {_near(name, target_names())}")
+    if act != "auto" and not is_activation(act):
+        raise UsageError(f"--act {act}: no such activation; {_near(act, activation_names())}")
+    dtype = {"bf16": "BF16", "fp16": "F16", None: None}[o.pop("dtype")]
+    asked = SIXTEEN_BIT.get(act)
+    if asked and dtype and asked != dtype:
+        raise UsageError(f"--act {act} and --dtype contradict each other: a 16-bit activation is the model dtype")
+    dtype = dtype or asked or checkpoint.dtype
+    if target is not None and target.sm < 80 and dtype == "BF16":
+        why = "--act bf16" if asked else "the model dtype is bfloat16, which"
+        raise UsageError(f"{why} needs sm80 or newer; {target.name} has float16 only: add --dtype fp16")
+    entry = o.pop("entry")
+    pads = {"vllm": (256, 128), "humming-layer": (1, 1)}[entry]  # runtimes.md 2.3
+    pad_n, pad_k = o.pop("pad_n") or pads[0], o.pop("pad_k") or pads[1]
+    if not re.fullmatch(r"\d+\.\d+", o["cuda_compiler_version"]):
+        raise UsageError(f"--cuda-compiler-version {o['cuda_compiler_version']}: write MAJOR.MINOR, e.g. 13.0")
+    read = ReadOptions(**{k: o.pop(k) for k in ReadOptions.__dataclass_fields__})
+    if checkpoint.declared_dtype == "float32":
+        findings.note("dtype-float32", f"the model dtype is float32; {'bfloat16' if dtype == 'BF16' else 'float16'} is used", file="config.json")
+    return Request(
+        target=target,
+        act=act,
+        entry=entry,
+        pad_n=pad_n,
+        pad_k=pad_k,
+        dtype=dtype,
+        read=read,
+        fuse=o.pop("fuse") or "auto",
+        include=_pattern("--include", o.pop("include")),
+        exclude=_pattern("--exclude", o.pop("exclude")),
+        shard_size=parse_size(str(o.pop("shard_size"))),
+        **o,
+    )
+
+
+def _near(text: str, names: tuple[str, ...]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(text.lower(), names, 3, 0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"there are: {' '.join(names)}"
+
+
+DEFAULTS: dict[str, Any] = {
+    "target": None,
+    "standard": False,
+    "act": "auto",
+    "act_fallback": False,
+    "fuse": None,
+    "on_mixed": "refuse",
+    "pad_n": None,
+    "pad_k": None,
+    "e0m": "auto",
+    "entry": "vllm",
+    "humming_version": "0.1.20",
+    "cuda_compiler_version": "13.0",
+    "cubin_patch": True,
+    "dtype": None,
+    "lm_head": "dequantize",
+    "w13": "keep",
+    "scale_dtype": "model",
+    "gptq_zeros": "auto",
+    "gptq_wrap": "auto",
+    "on_desc_act": "refuse",
+    "e8m0_nan": "refuse",
+    "missing_input_scale": "refuse",
+    "qkv_layout": "auto",
+    "include": None,
+    "exclude": None,
+    "shard_size": "5GB",
+    "allow_lossy": False,
+    "strict": False,
+}
+"""Every option that shapes bytes, by its name in Python, and its default (architecture.md 9.1)."""
+
+
+def plan(model: str | Path, *, headers_only: bool = False, io: str = "mmap", **options: Any) -> Plan:
+    """What `convert` would write. Options: DEFAULTS. Nothing is written.
+
+    Refused with all findings if the checkpoint or the request cannot be converted; UsageError if the request makes no sense.
+    headers_only: data is not read; questions that need it stay open and are listed in `plan.totals["open_questions"]`.
+    """
+    from humming_convert.checkpoint.reading import reader
+    from humming_convert.plan.build import make_plan
+
+    unknown = set(options) - set(DEFAULTS)
+    if unknown:
+        raise UsageError(f"unknown option {sorted(unknown)[0]!r}")
+    findings = Findings()
+    checkpoint = open_model(model, findings)
+    request = make_request(checkpoint, findings, DEFAULTS | options)
+    return make_plan(checkpoint, request, reader(io), findings, headers_only=headers_only)
+
+
+def default_name(plan: Plan) -> str:
+    """The output folder's name when none is given."""
+    name = plan.source.name.rpartition("/")[2]
+    target = plan.request.target
+    return f"{name}-humming-standard" if target is None else f"{name}-humming-{target.name}-{plan.request.act.replace(':', '-')}"
+
+
+def convert(
+    plan: Plan,
+    *,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+    jobs: int | None = None,
+    overwrite: bool = False,
+    fresh: bool = False,
+) -> Result:
+    """Writes what the plan says. out: default_name(plan) in the working directory. Returns the manifest and what was measured.
+
+    Raises engine.run.CheckFailed if a proof fails, engine.folder.Occupied if `out` is foreign, OSError as the system gives it.
+    """
+    from humming_convert.engine.run import run
+
+    return run(plan, Path(out) if out is not None else Path(default_name(plan)), progress=progress, jobs=jobs, overwrite=overwrite, fresh=fresh)
+
+
+def inspect(model: str | Path) -> Inspection:
+    """What is in a checkpoint, what contradicts what, and what each target could do with it. Never raises Refused: findings say it."""
+    from humming_convert.plan.inspect import inspect_model
+
+    findings = Findings()
+    if not Path(model).exists():
+        raise UsageError(f"{model}: no such folder")
+    return inspect_model(Path(model), findings)
+
+
+def verify(out: str | Path, *, source: str | Path | None = None) -> Verification:
+    """Integrity of an output folder (digests, headers, shapes), and with `source` the round trip against it. Nothing is changed."""
+    from humming_convert.proof.verify import verify_folder
+
+    folder = Path(out)
+    if not folder.is_dir():
+        raise UsageError(f"{out}: no such folder")
+    return verify_folder(folder, Path(source) if source is not None else None)

@@ -1,0 +1,30 @@
+"""`humming-convert demo`: a sample of every family, converted and verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from humming_convert.cli import exits
+from humming_convert.cli import options as o
+from humming_convert.cli.say import print_json, table
+
+HELP = "Convert and verify a small sample checkpoint of every family."
+
+
+def command(
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Keep samples and results here.", show_default=False)] = None,
+    json: o.Json = False,
+) -> int:
+    from humming_convert.demo.run import HEAD, run_demo
+
+    rows = list(run_demo(out))
+    failed = [r for r in rows if not r.ok]
+    if json:
+        print_json({"rows": [r.as_dict() for r in rows], "failed": len(failed), "findings": []})
+    else:
+        print(table(HEAD, (r.cells() for r in rows)))
+        print(f"{len(rows) - len(failed)} passed, {len(failed)} failed")
+    return exits.CHECK_FAILED if failed else exits.DONE

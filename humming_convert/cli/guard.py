@@ -1,0 +1,99 @@
+"""The edge: every way a run can end becomes an exit code and one clear message, and with --json one document.
+
+Facts: architecture.md 9.3, 9.7.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+import typer
+
+from humming_convert.cli import exits
+from humming_convert.cli.say import print_findings, print_json
+from humming_convert.findings import Finding, Refused
+
+ISSUES = "please report this with the lines above, the command and the output of `humming-convert --version`"
+# typer carries click inside since 0.2x; its own exceptions lead to the base class in every version
+ClickUsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise exits.Terminated
+
+
+def guarded(app: typer.Typer, arguments: list[str]) -> int:
+    """Runs the app; the exit code of architecture.md 9.3. Never a traceback for anything but a bug."""
+    as_json, verbose = "--json" in arguments, "--verbose" in arguments or "-v" in arguments
+    signal.signal(signal.SIGTERM, _terminate)
+
+    def end(code: int, message: str, findings: Iterable[Finding] = (), kind: str = "error") -> int:
+        found = tuple(findings)
+        if as_json:
+            status = {exits.USAGE: "usage", exits.REFUSED: "refused", exits.CHECK_FAILED: "failed", exits.ENVIRONMENT: "environment"}
+            said = found or (Finding(severity="error", code=kind, message=message),)
+            print_json({"status": status.get(code, "error"), "exit_code": code, "findings": [f.as_dict() for f in said]})
+        if found:
+            print_findings(found, verbose=verbose)
+        if message and not (as_json and found):
+            print(message, file=sys.stderr)
+        return code
+
+    try:
+        result = app(arguments, standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else exits.DONE
+    except ClickUsageError as error:
+        error.show()  # type: ignore[attr-defined]
+        return end(exits.USAGE, "", (), "usage") if not as_json else end(exits.USAGE, str(error), (), "usage")
+    except Refused as error:
+        count = sum(f.severity == "error" for f in error.findings)
+        return end(exits.REFUSED, f"refused: {count} error{'s' * (count != 1)}, nothing was written", error.findings)
+    except (KeyboardInterrupt, typer.Abort):
+        return end(exits.INTERRUPTED, "interrupted; the same command goes on where it stopped", (), "interrupted")
+    except exits.Terminated:
+        return end(exits.TERMINATED, "terminated; the same command goes on where it stopped", (), "terminated")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away: nothing more can be said there
+        return exits.DONE
+    except MemoryError:
+        return end(exits.ENVIRONMENT, "out of memory; fewer --jobs need less", (), "out-of-memory")
+    except Exception as error:  # the edge of the program: known kinds by table, anything else is a bug and says so
+        code, message, kind = _known(error)
+        if code == exits.BUG:
+            traceback.print_exc()
+            message = f"internal error: {type(error).__name__}: {error}; {ISSUES}"
+        return end(code, message, getattr(error, "findings", ()), kind)
+
+
+def _known(error: Exception) -> tuple[int, str, str]:
+    """(exit code, message, finding code) of an exception. Imports only what was imported already."""
+    names: dict[str, tuple[int, str]] = {
+        "UsageError": (exits.USAGE, "usage"),
+        "Occupied": (exits.USAGE, "out-exists"),
+        "LockHeld": (exits.ENVIRONMENT, "lock-held"),
+        "CheckFailed": (exits.CHECK_FAILED, "check-failed"),
+        "SourceUnreadable": (exits.ENVIRONMENT, "source-unreadable"),
+        "SourceChanged": (exits.ENVIRONMENT, "source-changed"),
+        "NoSpace": (exits.ENVIRONMENT, "no-space"),
+    }
+    for cls in type(error).__mro__:
+        if cls.__name__ in names and cls.__module__.startswith("humming_convert."):
+            code, kind = names[cls.__name__]
+            return code, f"error: {error}", kind
+    if isinstance(error, OSError):
+        remedy = exits.REMEDIES.get(error.errno or 0, "")
+        where = f" ({error.filename})" if error.filename else ""
+        return exits.ENVIRONMENT, f"error: {error.strerror or error}{where}{'; ' + remedy if remedy else ''}", "environment"
+    return exits.BUG, "", "internal-error"
+
+
+def plain(value: Any) -> Any:
+    """Enum members as their values, for the API."""
+    return getattr(value, "value", value)

@@ -1,0 +1,22 @@
+"""`humming-convert inspect MODEL`: what is in it, and what each target could do with it."""
+
+from __future__ import annotations
+
+from humming_convert.cli import exits
+from humming_convert.cli import options as o
+from humming_convert.cli.say import print_findings, print_json
+
+HELP = "Say what is in a checkpoint, and what each target could do with it."
+
+
+def command(model: o.Model, json: o.Json = False, verbose: o.Verbose = False) -> int:
+    from humming_convert import api
+
+    found = api.inspect(model)
+    code = exits.REFUSED if found.errors else exits.DONE
+    if json:
+        print_json(found.document())
+        return code
+    print(found.text(verbose=verbose))
+    print_findings(found.findings, verbose=verbose)
+    return code

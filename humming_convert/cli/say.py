@@ -1,0 +1,67 @@
+"""Printing: findings as lines, documents as JSON, sizes and tables for people. Facts: architecture.md 9.7."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+from humming_convert.findings import SEVERITIES, Finding
+
+COLOURS = {"error": "\x1b[31m", "warning": "\x1b[33m", "note": "\x1b[36m"}
+FEW = 3  # findings of one code that are shown one by one without --verbose
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """The one document on stdout."""
+    json.dump(document, sys.stdout, ensure_ascii=False, indent=1, default=str)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def coloured(stream: TextIO) -> bool:
+    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def print_findings(findings: Iterable[Finding], *, verbose: bool, stream: TextIO | None = None, least: str = "note") -> None:
+    """One line a finding; many of one code once, with a count and the first names. least: the mildest severity shown."""
+    stream = stream or sys.stderr
+    shown = SEVERITIES[: SEVERITIES.index(least) + 1]  # type: ignore[arg-type]
+    by_code: dict[tuple[str, str], list[Finding]] = {}
+    for f in findings:
+        by_code.setdefault((f.severity, f.code), []).append(f)
+    for severity in shown:
+        for (of, _), found in by_code.items():
+            if of == severity:
+                for line in _lines(found, verbose):
+                    head, _, rest = line.partition("]")
+                    paint = f"{COLOURS[severity]}{head}]\x1b[0m" if coloured(stream) else f"{head}]"
+                    print(paint + rest, file=stream)
+
+
+def _lines(found: Sequence[Finding], verbose: bool) -> list[str]:
+    if verbose or len(found) <= FEW:
+        return [str(f) for f in found]
+    first = found[0]
+    names = [f.layer or f.tensor or f.file or "" for f in found[:FEW]]
+    advice = f"; {first.advice}" if first.advice else ""
+    return [f"{first.severity}[{first.code}] {len(found)} times, first {', '.join(names)}: {first.message}{advice} (--verbose lists all)"]
+
+
+def size(nbytes: float) -> str:
+    """1.5 GB: decimal units, three digits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(nbytes) < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} TB"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], right: frozenset[int] = frozenset()) -> str:
+    """Columns as wide as they need; right: columns set to the right."""
+    cells = [[str(x) for x in row] for row in rows]
+    widths = [max(len(x) for x in column) for column in zip(head, *cells, strict=True)]
+    lines = [head, ["-" * w for w in widths], *cells]
+    return "\n".join("  ".join(x.rjust(w) if i in right else x.ljust(w) for i, (x, w) in enumerate(zip(line, widths, strict=True))).rstrip() for line in lines)

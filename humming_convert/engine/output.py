@@ -1,0 +1,79 @@
+"""Output files: sized from the plan, written by position, read back through the file.
+
+No mapped writes: a full disk is an OSError, not a signal (architecture.md 6).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 1 << 20  # bytes a read, write or copy; blocks of 256 KB to 4 MB are equally fast and stay in L2 (passes_cpu.md 3)
+
+
+class ShortRead(OSError):
+    """A file ended before the bytes that its header promised."""
+
+
+def as_bytes(array: NDArray[Any]) -> memoryview:
+    """The raw bytes of an array; a copy only where it is not contiguous."""
+    return memoryview(np.ascontiguousarray(array).view(np.uint8).reshape(-1))
+
+
+class OutputWriter:
+    """One file under the partial folder. `size`: of the whole file."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        os.ftruncate(self.fd, size)
+
+    def write(self, data: memoryview, offset: int) -> None:
+        """All of data, short writes continued."""
+        for start in range(0, len(data), BLOCK):
+            piece = data[start : start + BLOCK]
+            while piece:
+                done = os.pwrite(self.fd, piece, offset)
+                piece, offset = piece[done:], offset + done
+
+    def read_into(self, data: memoryview, offset: int) -> None:
+        """Fills data from the file."""
+        read_into(self.fd, data, offset, self.path)
+
+    def close(self) -> None:
+        """The bytes are on disk afterwards."""
+        os.fsync(self.fd)
+        os.close(self.fd)
+
+    def abandon(self) -> None:
+        os.close(self.fd)
+
+
+def read_into(fd: int, data: memoryview, offset: int, path: Path) -> None:
+    """Fills data from offset of an open file. ShortRead if the file ends before."""
+    for start in range(0, len(data), BLOCK):
+        piece = data[start : start + BLOCK]
+        while piece:
+            done = os.preadv(fd, [piece], offset)
+            if done == 0:
+                raise ShortRead(f"{path.name} ends at byte {offset}, {len(piece)} bytes before the end of a tensor")
+            piece, offset = piece[done:], offset + done
+
+
+class Arena:
+    """Private buffers that one worker uses again and again, so that pages are faulted in once. Slots grow, never shrink."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, NDArray[np.uint8]] = {}
+
+    def take(self, slot: str, nbytes: int) -> NDArray[np.uint8]:
+        """A buffer of nbytes; whatever the slot held is gone."""
+        held = self._slots.get(slot)
+        if held is None or held.nbytes < nbytes:
+            self._slots.pop(slot, None)
+            held = self._slots[slot] = np.empty(nbytes, np.uint8)
+        return held[:nbytes]
