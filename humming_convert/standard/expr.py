@@ -275,6 +275,23 @@ class CodeBlock:
             out = out[:, self.col_order.evaluate(context)]
         return out if self.recode is None else self.recode.apply(out, context)
 
+    @property
+    def straight(self) -> bool:
+        """The layer's codes are the stored ones: no other order, no recoding."""
+        return self.row_order is None and self.col_order is None and self.recode is None
+
+    def words(self, context: Context) -> NDArray[np.int32]:
+        """[n, k*bits/32]: the standard form. Whole words are moved where the source packing is the same stream."""
+        if self.straight and self.k * self.bits % 32 == 0:
+            if self.packing == "rows":
+                return np.ascontiguousarray(self.stored(context)).view(np.uint8).reshape(self.n, -1).view("<i4")
+            if self.packing == "gptq":
+                return np.ascontiguousarray(self.stored(context).T).view("<i4")
+            if self.packing == "signed_rows" and self.bits == 8:
+                flipped = np.ascontiguousarray(self.stored(context)).view(np.uint8) ^ np.uint8(0x80)
+                return flipped.reshape(self.n, -1).view("<i4")
+        return stream_pack(self.codes(context), self.bits)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
@@ -315,8 +332,13 @@ class Weight:
         """[n, k] uint8 of one expert."""
         return np.concatenate([b.codes(context) for _, b in self.of_expert(expert)])
 
+    def expert_words(self, context: Context, expert: int) -> NDArray[np.int32]:
+        """[n, k*bits/32] of one expert."""
+        parts = [b.words(context) for _, b in self.of_expert(expert)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
     def evaluate(self, context: Context) -> Array:
-        out = np.stack([stream_pack(self.expert_codes(context, e), self.bits) for e in range(self.experts or 1)])
+        out = np.stack([self.expert_words(context, e) for e in range(self.experts or 1)])
         return out if self.experts is not None else out[0]
 
 
