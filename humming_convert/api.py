@@ -64,8 +64,9 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
     """A Request from plain options (names of `plan`). UsageError where they make no sense for this checkpoint."""
     from humming_convert.formats.source import ReadOptions
     from humming_convert.plan.types import Request
-    from humming_convert.targets.activations import activation_names, is_activation
-    from humming_convert.targets.table import find_target, target_names
+    from humming_convert.targets.activations import activation
+    from humming_convert.targets.environment import compiler_version
+    from humming_convert.targets.table import find_target, suggest_targets
 
     o = dict(options)
     name, standard, act = o.pop("target"), o.pop("standard"), o.pop("act")
@@ -75,9 +76,7 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
         raise UsageError("--target is missing (`humming-convert targets` lists them), or --standard for the form that stock vLLM loads")
     target = None
     if name is not None and (target := find_target(name)) is None:
-        raise UsageError(f"--target {name}: no such target; {_near(name, target_names())}")
-    if act != "auto" and not is_activation(act):
-        raise UsageError(f"--act {act}: no such activation; {_near(act, activation_names())}")
+        raise UsageError(f"--target {name}: no such target; did you mean {' or '.join(suggest_targets(name))}? (`humming-convert targets` lists all)")
     dtype = {"bf16": "BF16", "fp16": "F16", None: None}[o.pop("dtype")]
     asked = SIXTEEN_BIT.get(act)
     if asked and dtype and asked != dtype:
@@ -86,11 +85,18 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
     if target is not None and target.sm < 80 and dtype == "BF16":
         why = "--act bf16" if asked else "the model dtype is bfloat16, which"
         raise UsageError(f"{why} needs sm80 or newer; {target.name} has float16 only: add --dtype fp16")
+    if act != "auto":
+        try:
+            activation(act, dtype)
+        except ValueError as error:
+            raise UsageError(f"--act: {error}") from None
     entry = o.pop("entry")
     pads = {"vllm": (256, 128), "humming-layer": (1, 1)}[entry]  # runtimes.md 2.3
     pad_n, pad_k = o.pop("pad_n") or pads[0], o.pop("pad_k") or pads[1]
-    if not re.fullmatch(r"\d+\.\d+", o["cuda_compiler_version"]):
-        raise UsageError(f"--cuda-compiler-version {o['cuda_compiler_version']}: write MAJOR.MINOR, e.g. 13.0")
+    try:
+        compiler_version(o["cuda_compiler_version"])
+    except ValueError as error:
+        raise UsageError(f"--cuda-compiler-version: {error}") from None
     read = ReadOptions(**{k: o.pop(k) for k in ReadOptions.__dataclass_fields__})
     if checkpoint.declared_dtype == "float32":
         findings.note("dtype-float32", f"the model dtype is float32; {'bfloat16' if dtype == 'BF16' else 'float16'} is used", file="config.json")
@@ -108,13 +114,6 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
         shard_size=parse_size(str(o.pop("shard_size"))),
         **o,
     )
-
-
-def _near(text: str, names: tuple[str, ...]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(text.lower(), names, 3, 0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"there are: {' '.join(names)}"
 
 
 DEFAULTS: dict[str, Any] = {

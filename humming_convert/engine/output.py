@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_128
 
 BLOCK = 1 << 20  # bytes a read, write or copy; blocks of 256 KB to 4 MB are equally fast and stay in L2 (passes_cpu.md 3)
 
@@ -25,10 +26,15 @@ def as_bytes(array: NDArray[Any]) -> memoryview:
 
 
 class OutputWriter:
-    """One file under the partial folder. `size`: of the whole file."""
+    """One file under the partial folder. `size`: of the whole file.
+
+    Bytes are written by position and read back in order; the digest of the file is taken in that reading, so that it is one of
+    what the file holds and costs no reading of its own.
+    """
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
+        self._digest, self._read = xxh3_128(), 0
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         os.ftruncate(self.fd, size)
 
@@ -40,9 +46,17 @@ class OutputWriter:
                 done = os.pwrite(self.fd, piece, offset)
                 piece, offset = piece[done:], offset + done
 
-    def read_into(self, data: memoryview, offset: int) -> None:
-        """Fills data from the file."""
+    def read_back(self, data: memoryview, offset: int) -> None:
+        """Fills data from the file. Calls must follow one another without a gap from byte 0 on."""
+        assert offset == self._read, (self.path.name, offset, self._read)
         read_into(self.fd, data, offset, self.path)
+        self._digest.update(data)
+        self._read += len(data)
+
+    @property
+    def digest(self) -> str:
+        """Of all that was read back."""
+        return "xxh3:" + self._digest.hexdigest()
 
     def close(self) -> None:
         """The bytes are on disk afterwards."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal
 
 from humming_convert.checkpoint.folder import Checkpoint
+from humming_convert.checkpoint.tensors import DTYPES
 from humming_convert.findings import Finding
 from humming_convert.formats.source import ReadOptions
 from humming_convert.layouts.config import LayerRecipe
@@ -61,6 +63,11 @@ class PlannedTensor:
     nbytes: int
     file: str = ""
     offset: int = 0
+
+
+def planned_tensor(name: str, role: str | None, dtype: str, shape: tuple[int, ...]) -> PlannedTensor:
+    """A tensor without a place yet."""
+    return PlannedTensor(name=name, role=role, dtype=dtype, shape=shape, nbytes=prod(shape) * DTYPES[dtype].itemsize)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

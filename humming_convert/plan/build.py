@@ -1,0 +1,176 @@
+"""Building the plan: headers, configs and small tensors to every output tensor's name, shape, file and offset.
+
+In: a checkpoint and a request.  Out: a Plan, or Refused with all findings. Nothing is written.
+Facts: architecture.md 1, 9.4.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from humming_convert.checkpoint.config import normalise_method
+from humming_convert.checkpoint.folder import Checkpoint
+from humming_convert.checkpoint.tensors import Read, TensorView
+from humming_convert.findings import Finding, Findings
+from humming_convert.formats.checks import run_checks
+from humming_convert.formats.registry import Reading, read_layers
+from humming_convert.formats.source import Source
+from humming_convert.model.fuse import FusedModel, fuse_model
+from humming_convert.model.standard_form import standard_model
+from humming_convert.plan.files import lay_out
+from humming_convert.plan.fingerprint import fingerprint
+from humming_convert.plan.recipe import Packing, plan_packed
+from humming_convert.plan.types import Dequantized, PlainTensor, Plan, PlannedLayer, Request, planned_tensor
+from humming_convert.standard.dequantize import DequantizedWeight
+from humming_convert.standard.expr import Cast, Expr, Stored
+from humming_convert.standard.layer import StandardLayer
+
+
+def make_plan(checkpoint: Checkpoint, request: Request, read: Read, findings: Findings, *, headers_only: bool = False) -> Plan:
+    """The plan. `read` is used for scale-like tensors, and for weights where a question needs them. Raises Refused with every finding."""
+    reading = read_source(checkpoint, request, read, findings, headers_only=headers_only)
+    if not reading.layers and not findings.errors:
+        findings.error(
+            "nothing-quantized",
+            "no layer of this checkpoint is quantized; there is nothing to convert",
+            file="config.json",
+            advice="give the quantized checkpoint, or serve this one as it is",
+        )
+    findings.raise_errors()
+    layers, excluded = _selected(reading.layers, request)
+    plain_names = [v.name for v in reading.passthrough] + [v.name for x in excluded for v in x.source]
+    model = _model(checkpoint, layers, plain_names, request, read, findings)
+    findings.raise_errors()
+    if request.standard:
+        planned: list[PlannedLayer] = [_standard_layer(x, model, checkpoint) for x in model.layers]
+    else:
+        assert request.target is not None
+        packing = Packing(request=request, target=request.target, read=read, findings=findings, headers_only=headers_only)
+        planned = [p for x in model.layers if (p := plan_packed(x, model.vllm.get(x.name), packing)) is not None]
+    _permit(planned, model, request, findings)
+    findings.raise_errors()
+    plain = _plain(reading, excluded, model, request)
+    files, planned, plain = lay_out(planned, plain, packed=not request.standard, shard_size=request.shard_size)
+    totals = {
+        "layers": len(planned),
+        "modules": sum(len(p.layer.parts) for p in planned),
+        "bytes_in": sum(v.nbytes for v in _unique(reading, layers)),
+        "bytes_out": sum(f.nbytes for f in files),
+        "passthrough": {
+            "tensors": sum(p.dequantized is None for p in plain),
+            "bytes": sum(p.output.nbytes for p in plain if p.dequantized is None),
+        },
+        "open_questions": sorted({q for p in planned for q, a in p.answers.items() if a is None}),
+    }
+    result = Plan(
+        source=checkpoint,
+        request=request,
+        act=request.act,
+        layers=tuple(planned),
+        plain=tuple(plain),
+        files=tuple(files),
+        findings=tuple(findings),
+        families=tuple(sorted({p.layer.family for p in planned})),
+        fingerprint="",
+        totals=totals,
+    )
+    return replace(result, fingerprint=fingerprint(result))
+
+
+def read_source(checkpoint: Checkpoint, request: Request, read: Read, findings: Findings, *, headers_only: bool) -> Reading:
+    """The source's layers, their numbers checked. Errors go to findings."""
+    primary: Mapping[str, Any] = checkpoint.sections[0].body if checkpoint.sections else {}
+    source = Source(
+        checkpoint=checkpoint,
+        method=normalise_method(primary) if primary else "",
+        config=primary,
+        options=request.read,
+        read=read,
+        findings=findings,
+        headers_only=headers_only,
+    )
+    reading = read_layers(source)
+    if not headers_only:
+        run_checks([c for layer in reading.layers for c in layer.checks], read, findings)
+    return reading
+
+
+def _selected(layers: Iterable[StandardLayer], request: Request) -> tuple[list[StandardLayer], list[StandardLayer]]:
+    """(converted, passed through unchanged), by --include and --exclude on the source modules' names."""
+    kept: list[StandardLayer] = []
+    left: list[StandardLayer] = []
+    for layer in layers:
+        wanted = request.include is None or re.search(request.include, layer.name) is not None
+        unwanted = request.exclude is not None and re.search(request.exclude, layer.name) is not None
+        (kept if wanted and not unwanted else left).append(layer)
+    return kept, left
+
+
+def _model(
+    checkpoint: Checkpoint, layers: list[StandardLayer], plain: list[str], request: Request, read: Read, findings: Findings
+) -> FusedModel:
+    if request.standard:
+        return standard_model(checkpoint, layers, plain, request_options(request), read=read, findings=findings)
+    return fuse_model(checkpoint, layers, plain, request_options(request), findings=findings)
+
+
+def request_options(request: Request) -> Any:
+    from humming_convert.model.options import ModelOptions
+
+    return ModelOptions(
+        fuse=request.fuse,
+        on_mixed=request.on_mixed,
+        w13=request.w13,
+        lm_head=request.lm_head,
+        on_desc_act=request.read.on_desc_act,
+        dtype=request.dtype,
+        scale_dtype=request.scale_dtype,
+    )
+
+
+def _standard_layer(layer: StandardLayer, model: FusedModel, checkpoint: Checkpoint) -> PlannedLayer:
+    outputs = {
+        role: planned_tensor(standard_name(layer, role, checkpoint.model_type), role, expr.dtype, expr.shape)
+        for role, expr in layer.tensors.items()
+    }
+    return PlannedLayer(layer=layer, vllm=model.vllm.get(layer.name), recipe=None, outputs=outputs)
+
+
+def standard_name(layer: StandardLayer, role: str, model_type: str) -> str:
+    """`<module>.<role>`; the stacked experts of gpt-oss as vLLM names them (architecture.md 9.4, formats.md 8.2)."""
+    if layer.experts is not None and model_type == "gpt_oss":
+        return layer.name + {"weight": "", "weight_scale": "_scale"}.get(role, "_" + role)
+    return f"{layer.name}.{role}"
+
+
+def _permit(planned: list[PlannedLayer], model: FusedModel, request: Request, findings: Findings) -> None:
+    """--strict: warnings are errors. (Lossy steps that are not free are asked for by an option or refused where they arise.)"""
+    if request.strict:
+        for f in [f for f in findings if f.severity == "warning"]:
+            findings.add(Finding(**{**f.as_dict(), "severity": "error", "advice": f"{f.advice or 'see the warning'} (--strict)"}))
+
+
+def _plain(reading: Reading, excluded: list[StandardLayer], model: FusedModel, request: Request) -> list[PlainTensor]:
+    views = [*reading.passthrough, *(v for x in excluded for v in x.source)]
+    plain = [PlainTensor(output=planned_tensor(v.name, None, v.dtype, v.shape), expr=Stored(v)) for v in views]
+    for layer, reason, step in model.dequantize:
+        why = Dequantized(name=layer.name, source_tensors=tuple(v.name for v in layer.source), reason=reason, step=step)
+        shape = (*((layer.experts,) if layer.experts is not None else ()), layer.n, layer.k)
+        matrix = DequantizedWeight(layer=layer, dtype=request.dtype, step=step)
+        plain.append(PlainTensor(output=planned_tensor(f"{layer.name}.weight", None, request.dtype, shape), expr=matrix, dequantized=why))
+        if (bias := layer.tensors.get("bias")) is not None:
+            value: Expr = bias if bias.dtype == request.dtype else Cast(bias, request.dtype, "bias-cast", "bias")
+            plain.append(
+                PlainTensor(output=planned_tensor(f"{layer.name}.bias", None, request.dtype, bias.shape), expr=value, dequantized=why)
+            )
+    return plain
+
+
+def _unique(reading: Reading, layers: list[StandardLayer]) -> tuple[TensorView, ...]:
+    views = [*reading.passthrough, *(v for x in layers for v in x.source)]
+    return tuple({v.name: v for v in views}.values())
+
+
