@@ -215,6 +215,9 @@ def _number(value: Any) -> Any:
 
 def missing_config(folder: Path) -> Finding:
     """Why a folder without config.json is no checkpoint."""
+    if (folder / "snapshots").is_dir():
+        why = f"there is no config.json in {folder.name}, which looks like a model's place in the Hub's cache"
+        return broken(rules.NOT_A_CHECKPOINT, why, file=CONFIG, advice="give one of the folders in its snapshots folder")
     mistral = " (params.json is the config of Mistral's own format)" if (folder / "params.json").exists() else ""
     advice = "give the folder of a Hugging Face checkpoint, with config.json, *.safetensors and the quantizer's config"
     return broken(

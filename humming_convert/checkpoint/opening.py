@@ -34,6 +34,8 @@ def open_checkpoint(folder: Path, findings: Findings) -> Checkpoint | None:
         return None
     before = len(findings.errors)
     names = _entries(folder, findings)
+    if names is None:
+        return None
     config, found = read_object(folder / CONFIG) if CONFIG in names else ({}, [missing_config(folder)])
     findings.extend(found)
     sections = find_sections(folder, config, findings)
@@ -67,7 +69,7 @@ def name_of(folder: Path) -> tuple[str, str | None]:
     return path.name or "model", None
 
 
-def _entries(folder: Path, findings: Findings) -> list[str]:
+def _entries(folder: Path, findings: Findings) -> list[str] | None:
     """The names in the folder, sorted. Names that are not UTF-8 cannot stand in an index, a manifest or a message."""
     try:
         names = sorted(os.listdir(folder))
@@ -75,7 +77,7 @@ def _entries(folder: Path, findings: Findings) -> list[str]:
         findings.add(
             broken(rules.FILE_UNREADABLE, f"the folder cannot be read: {e.strerror or e}", file=folder.name, advice="check its permissions")
         )
-        return []
+        return None
     for name in names:
         if _writable(name):
             continue

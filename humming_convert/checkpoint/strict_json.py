@@ -37,8 +37,12 @@ def depth_of(raw: bytes) -> int:
     return int(np.cumsum(np.where(brackets == ord("{"), 1, -1), dtype=np.int64).max(initial=0))
 
 
-def parse_object(raw: bytes, file: str) -> tuple[dict[str, Any], list[Finding]]:
-    """The object (as far as it can be read, {} if not at all) and what is wrong. Of a duplicate key the last value is kept."""
+def parse_object(raw: bytes, file: str, what: str | None = None) -> tuple[dict[str, Any], list[Finding]]:
+    """The object (as far as it can be read, {} if not at all) and what is wrong. Of a duplicate key the last value is kept.
+
+    file: the plain name of the file that holds `raw`.  what: what `raw` is called in messages, the file's name if it is all of the file.
+    """
+    what = what or file
     found: list[Finding] = []
     twice: Counter[str] = Counter()
     constants: Counter[str] = Counter()
@@ -62,23 +66,23 @@ def parse_object(raw: bytes, file: str) -> tuple[dict[str, Any], list[Finding]]:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as e:
         return {}, [
-            broken(rules.JSON_ENCODING, f"byte {e.start} of {file} is not UTF-8", file=file, advice="fetch or export the file again")
+            broken(rules.JSON_ENCODING, f"byte {e.start} of {what} is not UTF-8", file=file, advice="fetch or export the file again")
         ]
     if (depth := depth_of(raw)) > DEPTH:
         return {}, [
-            broken(rules.JSON_DEEP, f"{file} is nested {depth} deep, more than {DEPTH}", file=file, advice="no tool writes such a file")
+            broken(rules.JSON_DEEP, f"{what} is nested {depth} deep, more than {DEPTH}", file=file, advice="no tool writes such a file")
         ]
     # "-0" is an integer to Python and no unsigned integer to other readers
     whole = _whole if b"-0" in raw else None
     try:
         value = json.loads(text, object_pairs_hook=unique, parse_constant=constant, parse_float=finite, parse_int=whole)
     except ValueError as e:  # also integers of more digits than Python converts
-        return {}, [broken(rules.JSON_INVALID, f"{file} is not JSON: {e}", file=file, advice="mend it, or fetch or export it again")]
+        return {}, [broken(rules.JSON_INVALID, f"{what} is not JSON: {e}", file=file, advice="mend it, or fetch or export it again")]
     if _SURROGATE.search(raw) and not _encodes(value):
         found.append(
             broken(
                 rules.JSON_ENCODING,
-                f"{file} escapes half of a surrogate pair, which is no character",
+                f"{what} escapes half of a surrogate pair, which is no character",
                 file=file,
                 advice="export the file again",
             )
@@ -87,7 +91,7 @@ def parse_object(raw: bytes, file: str) -> tuple[dict[str, Any], list[Finding]]:
         found.append(
             broken(
                 rules.JSON_CONSTANT,
-                f"{file} holds {text}, which is no JSON number",
+                f"{what} holds {text}, which is no JSON number",
                 file=file,
                 count=count,
                 advice="write a number or null",
@@ -97,14 +101,14 @@ def parse_object(raw: bytes, file: str) -> tuple[dict[str, Any], list[Finding]]:
         found.append(
             broken(
                 rules.JSON_DUPLICATE_KEY,
-                f"{file} holds the key {key!r} twice in one object, and readers differ in which value they take",
+                f"{what} holds the key {key!r} twice in one object, and readers differ in which value they take",
                 file=file,
                 count=count,
                 advice="leave the right one",
             )
         )
     if not isinstance(value, dict):
-        found.append(broken(rules.JSON_NOT_OBJECT, f"{file} is no JSON object", file=file, advice="fetch or export the file again"))
+        found.append(broken(rules.JSON_NOT_OBJECT, f"{what} is no JSON object", file=file, advice="fetch or export the file again"))
         return {}, found
     return value, found
 

@@ -66,15 +66,7 @@ Read = Callable[[TensorView], NDArray[Any]]
 
 
 def read_mapped() -> Read:
-    """A Read that maps each file once (lazily) and returns views into the map."""
-    maps: dict[Path, NDArray[np.uint8]] = {}
+    """A Read that maps each file once and returns views into the map; raises SourceError (reading.py)."""
+    from humming_convert.checkpoint.reading import reader  # reading.py stands on this module
 
-    def read(view: TensorView) -> NDArray[Any]:
-        if view.nbytes == 0:
-            return np.zeros(view.shape, view.numpy)
-        if view.file not in maps:
-            maps[view.file] = np.memmap(view.file, np.uint8, "r")
-        raw = maps[view.file][view.offset : view.offset + view.nbytes]
-        return np.asarray(raw).view(view.numpy).reshape(view.shape)
-
-    return read
+    return reader("mmap")

@@ -29,6 +29,7 @@ OTHER_WEIGHTS = {
     ".h5": "TensorFlow weights are not read; save them as safetensors",
     ".msgpack": "Flax weights are not read; save them as safetensors",
 }
+NOWHERE = ""
 _NUMBERED = re.compile(r"(.*-)([0-9]{5,6})-of-([0-9]{5,6})(\.safetensors)")
 _DIGITS = re.compile(r"[0-9]+")
 
@@ -47,7 +48,7 @@ def read_weights(folder: Path, names: Sequence[str], findings: Findings) -> tupl
     if INDEX in names:
         listed = _read_index(folder, findings)
         if listed is not None:
-            files = sorted(set(listed.values()), key=natural)
+            files = sorted({*listed.values()} - {NOWHERE}, key=natural)
             headers = _read_headers(folder, [f for f in files if f in names], findings)
             _missing_files(listed, [f for f in files if f not in names], findings)
             tensors = _by_index(listed, headers, findings)
@@ -61,12 +62,12 @@ def read_weights(folder: Path, names: Sequence[str], findings: Findings) -> tupl
     if INDEX in names:  # it is broken and said so; the files were looked at to tell everything at once
         return {}, ()
     _gaps(files, findings)
-    _not_read(stored, files, f"{SINGLE} is read" if files == [SINGLE] else "it holds other weights", findings)
+    _not_read(stored, files, f"{SINGLE} is read" if files == [SINGLE] else "an adapter, or another layout of the same weights", findings)
     return _in_order(_by_files(headers, findings)), _source_files(folder, headers)
 
 
 def _read_index(folder: Path, findings: Findings) -> dict[str, str] | None:
-    """tensor -> file; None if the index is of no use. Entries that name no plain file are left out."""
+    """tensor -> file, NOWHERE for an entry that names no plain file; None if the index is of no use."""
     index, found = read_object(folder / INDEX)
     findings.extend(found)
     if found and not index:
@@ -78,23 +79,23 @@ def _read_index(folder: Path, findings: Findings) -> dict[str, str] | None:
             broken(rules.INDEX_MAP, why, file=INDEX, advice="fetch or export the index again; with one weight file none is needed")
         )
         return None
-    wrong = {f for f in weight_map.values() if type(f) is not str} if any(type(f) is not str for f in weight_map.values()) else set()
-    names = {f for f in weight_map.values() if type(f) is str}
-    return _plain_entries(weight_map, names, bool(wrong), findings)
-
-
-def _plain_entries(weight_map: Mapping[str, object], names: Iterable[str], numbers: bool, findings: Findings) -> dict[str, str]:
-    bad = {f for f in names if "/" in f or "\\" in f or "\0" in f or not f.endswith(".safetensors") or f.startswith(".")}
-    if not bad and not numbers:
-        return {k: str(f) for k, f in weight_map.items()}
-    plain: dict[str, str] = {}
+    names = {f for f in weight_map.values() if type(f) is str and _plain(f)}
+    listed: dict[str, str] = {}
+    wrong: dict[str, list[str]] = {}
     for tensor, file in weight_map.items():
-        if type(file) is str and file not in bad:
-            plain[tensor] = file
-            continue
-        why = f"{INDEX} places it in {file!r}, which is no plain *.safetensors file name; nothing outside the folder is read"
-        findings.add(broken(rules.INDEX_FILE_NAME, why, tensor=tensor, file=INDEX, advice="fetch or export the index again"))
-    return plain
+        good = type(file) is str and file in names
+        listed[tensor] = file if good else NOWHERE
+        if not good:
+            wrong.setdefault(repr(file), []).append(tensor)
+    for shown, tensors in wrong.items():
+        why = f"{INDEX} places {_some(tensors)} in {shown[:200]}, which is no plain *.safetensors file name; nothing outside the folder is read"
+        advice = "fetch or export the index again"
+        findings.add(broken(rules.INDEX_FILE_NAME, why, tensor=tensors[0], file=INDEX, count=len(tensors), advice=advice))
+    return listed
+
+
+def _plain(file: str) -> bool:
+    return file.endswith(".safetensors") and not file.startswith(".") and not any(c in file for c in "/\\\0")
 
 
 def _read_headers(folder: Path, files: Iterable[str], findings: Findings) -> dict[str, Header]:
@@ -142,11 +143,11 @@ def _by_index(listed: Mapping[str, str], headers: Mapping[str, Header], findings
             elif chosen != file and name in tensors:
                 twice.setdefault((chosen, file), []).append(name)
         if unlisted:
-            why = f"{file} holds {_some(unlisted)}, which {INDEX} does not name; not read"
+            why = f"{_some(unlisted)}: in {file}, but {INDEX} does not name it; not read"
             advice = "if it is needed, export the index again"
             findings.add(broken(rules.TENSOR_UNLISTED, why, tensor=unlisted[0], file=file, count=len(unlisted), advice=advice))
     for (chosen, other), names in twice.items():
-        why = f"{_some(names)} stands in {chosen} and in {other}; read from {chosen}, which {INDEX} names"
+        why = f"{_some(names)}: in {chosen} and in {other}; read from {chosen}, which {INDEX} names"
         advice = "if that is the stale one, export the index again"
         findings.add(broken(rules.TENSOR_TWICE, why, tensor=names[0], file=other, count=len(names), advice=advice))
     return tensors
@@ -154,11 +155,16 @@ def _by_index(listed: Mapping[str, str], headers: Mapping[str, Header], findings
 
 def _by_files(headers: Mapping[str, Header], findings: Findings) -> dict[str, TensorView]:
     tensors: dict[str, TensorView] = {}
+    twice: dict[tuple[str, str], list[str]] = {}
     for file, header in headers.items():
-        for name in header.tensors.keys() & tensors.keys():
-            why = f"it stands in {tensors[name].file.name} and in {file}, and there is no {INDEX} to say which counts"
-            findings.add(broken(rules.TENSOR_AMBIGUOUS, why, tensor=name, file=file, advice="remove the stale file or add the index"))
-        tensors = {**header.tensors, **tensors} if header.tensors.keys() & tensors.keys() else tensors | header.tensors
+        for name, view in header.tensors.items():
+            first = tensors.setdefault(name, view)
+            if first is not view:
+                twice.setdefault((first.file.name, file), []).append(name)
+    for (one, other), names in twice.items():
+        why = f"{_some(names)}: in {one} and in {other}, and there is no {INDEX} to say which counts"
+        advice = "remove the stale file or add the index"
+        findings.add(broken(rules.TENSOR_AMBIGUOUS, why, tensor=names[0], file=other, count=len(names), advice=advice))
     return tensors
 
 
@@ -201,7 +207,17 @@ def _not_read(stored: Iterable[str], read: Iterable[str], why: str, findings: Fi
 
 
 def _in_order(tensors: Mapping[str, TensorView]) -> dict[str, TensorView]:
-    return {name: tensors[name] for name in sorted(tensors, key=natural)}
+    """Module by module, in natural order."""
+    modules: dict[str, str] = {}  # most modules have several tensors
+
+    def key(name: str) -> tuple[str, str]:
+        head, _, leaf = name.rpartition(".")
+        place = modules.get(head)
+        if place is None:
+            place = modules[head] = natural(head)
+        return place, leaf
+
+    return {name: tensors[name] for name in sorted(tensors, key=key)}
 
 
 def _source_files(folder: Path, headers: Mapping[str, Header]) -> tuple[SourceFile, ...]:
