@@ -1,0 +1,198 @@
+"""What must be there: every part of a fused layer, every expert, and the sizes that config.json states.
+
+In: unfused standard layers and the checkpoint's headers.  Out: findings; nothing is changed.
+Facts: formats.md 12 (rows 53, 54), architecture.md 9.7.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from humming_convert.checkpoint.folder import Checkpoint
+from humming_convert.findings import Findings, Rule
+from humming_convert.model.families import GATE_UP, QKV, Family, Fusion, dimensions, expert_count, expert_names, expert_of
+from humming_convert.standard.layer import StandardLayer
+
+RULES = (
+    Rule(600, "part-missing", "every projection of an attention or MLP block is in the checkpoint"),
+    Rule(601, "expert-missing", "experts are numbered from 0 without gaps, each with all its projections"),
+    Rule(602, "expert-count", "there are as many experts as config.json says"),
+    Rule(603, "shape-config", "shapes are those that config.json states"),
+    Rule(604, "fused-shapes", "parts of a fused layer have the same K"),
+    Rule(605, "layer-missing", "there are as many decoder layers as config.json says"),
+)
+
+# what stands together in a block: if one is there, all are (the fused spelling counts for its parts)
+BLOCKS: tuple[tuple[Fusion, tuple[tuple[str, ...], ...]], ...] = (
+    (QKV, (("q_proj", "qkv_proj"), ("k_proj", "qkv_proj"), ("v_proj", "qkv_proj"), ("o_proj",))),
+    (GATE_UP, (("gate_proj", "gate_up_proj"), ("up_proj", "gate_up_proj"), ("down_proj",))),
+)
+# multi-head latent attention has a q_proj without a k_proj
+_LATENT = {"kv_a_proj_with_mqa", "kv_b_proj", "q_a_proj"}
+# config keys of models that share K and V between layers or heads: a missing k_proj or v_proj is then no damage (formats.md 12, 54)
+TIED_KV = ("attention_k_eq_v", "num_kv_shared_layers", "kv_sharing", "use_mla", "cla_share_factor")
+_VISION = re.compile(r"(^|\.)(visual|vision\w*|audio\w*|mtp|eagle\w*)(\.|$)")
+
+
+def check_model(checkpoint: Checkpoint, family: Family, layers: Sequence[StandardLayer], plain: Iterable[str], findings: Findings) -> None:
+    """All checks that need no data. `plain`: names of unquantized tensors."""
+    shapes = {part: (layer.n, layer.k) for layer in layers for part in layer.parts if len(layer.parts) == 1}
+    floats = {name.removesuffix(".weight") for name in plain if name.endswith(".weight")}
+    for name in floats:
+        view = checkpoint.tensors.get(f"{name}.weight")
+        if view is not None and len(view.shape) == 2:
+            shapes.setdefault(name, (view.shape[0], view.shape[1]))
+    modules = {part for layer in layers for part in layer.parts} | {layer.name for layer in layers} | floats
+    quantized = {part for layer in layers for part in layer.parts}
+    if family.known:
+        _check_blocks(family, checkpoint.text_config, modules, quantized, findings)
+        _check_depth(checkpoint.text_config, modules, findings)
+    _check_experts(checkpoint, family, layers, modules, findings)
+    _check_shapes(checkpoint, family, shapes, findings)
+    _check_fused_shapes(family, layers, findings)
+
+
+def _check_blocks(family: Family, config: Mapping[str, Any], modules: set[str], quantized: set[str], findings: Findings) -> None:
+    """A block with a quantized projection has all of them."""
+    blocks: dict[str, set[str]] = defaultdict(set)
+    for module in modules:
+        parent, _, leaf = module.rpartition(".")
+        if expert_of(module) is None and not _VISION.search(module):
+            blocks[parent].add(leaf)
+    touched = {m.rpartition(".")[0] for m in quantized}
+    tied = [key for key in TIED_KV if config.get(key)]
+    for parent in sorted(touched & set(blocks)):
+        have = blocks[parent]
+        for fusion, block in BLOCKS:
+            if fusion not in family.fusions or have & _LATENT or not any(have & set(spellings) for spellings in block):
+                continue
+            for spellings in block:
+                if have & set(spellings):
+                    continue
+                name, others = f"{parent}.{spellings[0]}", ", ".join(sorted(have))
+                if tied and spellings[0] in ("k_proj", "v_proj"):
+                    findings.warning("part-missing", f"no {spellings[0]} beside {others}; config.json has {tied[0]}", layer=name)
+                else:
+                    findings.error(
+                        "part-missing",
+                        f"{name} is not in the checkpoint, {others} are",
+                        layer=name,
+                        advice="the checkpoint is incomplete: download it again or export it again",
+                    )
+
+
+def _check_depth(config: Mapping[str, Any], modules: set[str], findings: Findings) -> None:
+    """Decoder layers 0 .. num_hidden_layers-1 are all there; more of them (MTP) are none of our business."""
+    count = config.get("num_hidden_layers")
+    found = {int(m[1]) for name in modules if not _VISION.search(name) and (m := re.search(r"(?:^|\.)layers\.(\d+)\.", name))}
+    if isinstance(count, int) and found:
+        missing = sorted(set(range(count)) - found) if count < 10_000 else []
+        if missing:
+            findings.error(
+                "layer-missing",
+                f"config.json says num_hidden_layers {count}; layers {', '.join(map(str, missing[:3]))} hold no matrix",
+                layer=f"layers.{missing[0]}",
+                count=len(missing),
+                advice="the checkpoint is incomplete: download it again or export it again",
+            )
+
+
+def _check_experts(checkpoint: Checkpoint, family: Family, layers: Sequence[StandardLayer], modules: set[str], findings: Findings) -> None:
+    """Numbers without gaps, every projection of each, and as many as config.json says."""
+    groups: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for module in modules:
+        expert = expert_of(module)
+        if expert is not None and expert.index is not None:
+            groups[expert.prefix][expert.index].add(expert.leaf)
+    says = expert_count(checkpoint.text_config) or expert_count(checkpoint.config)
+    stacked = {e.prefix: layer.experts for layer in layers if layer.experts is not None and (e := expert_of(layer.name)) is not None}
+    for prefix in sorted({*groups, *stacked}):
+        by_expert = groups.get(prefix, {})
+        count = max(max(by_expert, default=-1) + 1, stacked.get(prefix) or 0)
+        if says is not None and says.size != count:
+            findings.error(
+                "expert-count",
+                f"config.json says {says.says}, the tensors of {prefix} hold {count} experts" + _gap(says.size, count),
+                layer=prefix,
+                advice="correct config.json, or export the checkpoint with all its experts",
+            )
+        if prefix in stacked:
+            continue
+        names = expert_names(family, {leaf for leaves in by_expert.values() for leaf in leaves})
+        want = {*names.w13, names.down}
+        seen = set().union(*by_expert.values())
+        if not family.known and not want <= seen:
+            continue  # an unknown spelling: nothing to hold it against
+        for index in range(count):
+            lacks = sorted(want - by_expert.get(index, set()))
+            if lacks:
+                what = "is not in the checkpoint" if len(lacks) == len(want) else f"has no {', '.join(lacks)}"
+                findings.error(
+                    "expert-missing",
+                    f"expert {index} of {prefix} {what}",
+                    layer=f"{prefix}.{index}" + (f".{lacks[0]}" if len(lacks) < len(want) else ""),
+                    advice="the checkpoint is incomplete: download it again or export it again",
+                )
+
+
+def _gap(want: int, have: int) -> str:
+    if want <= have:
+        return ""
+    missing = [str(i) for i in range(have, want)]
+    return f"; experts {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''} are missing"
+
+
+def _dims(family: Family, module: str) -> tuple[str, str] | None:
+    """The row of Family.dims for a module: `experts.<leaf>`, `<parent>.<leaf>`, or the bare leaf inside a decoder layer's own blocks."""
+    if _VISION.search(module) or not re.search(r"(^|\.)layers\.\d+\.", module):
+        return None
+    expert = expert_of(module)
+    if expert is not None:
+        return family.dims.get(f"experts.{expert.leaf}")
+    parent, _, leaf = module.rpartition(".")
+    parent = parent.rpartition(".")[2]
+    if parent in ("self_attn", "mlp", "attn"):
+        return family.dims.get(leaf)
+    return family.dims.get(f"{parent}.{leaf}")
+
+
+def _check_shapes(checkpoint: Checkpoint, family: Family, shapes: Mapping[str, tuple[int, int]], findings: Findings) -> None:
+    """N and K of every matrix that the family's table knows. An intermediate size that is larger everywhere is the author's padding
+    (formats.md 13) and only noted."""
+    sizes = dimensions(checkpoint.text_config)
+    for module, shape in shapes.items():
+        row = _dims(family, module)
+        for axis, key, size in zip(("N", "K"), row or (), shape):
+            want = sizes.get(key)
+            if want is None or want.size == size:
+                continue
+            text = f"{module} has {axis} {size}, config.json says {want.says}"
+            if key in ("inter", "moe", "2moe") and size > want.size:
+                findings.warning("shape-config", f"{text}; taken as padding by the author", layer=module)
+            else:
+                findings.error(
+                    "shape-config", text, layer=module, tensor=_tensor(checkpoint, module), advice="config.json and the tensors must agree"
+                )
+
+
+def _tensor(checkpoint: Checkpoint, module: str) -> str | None:
+    """The tensor that holds a module's codes, for the finding."""
+    leaves = ("qweight", "weight_packed", "weight", "B")
+    return next((name for leaf in leaves if (name := f"{module}.{leaf}") in checkpoint.tensors), None)
+
+
+def _check_fused_shapes(family: Family, layers: Sequence[StandardLayer], findings: Findings) -> None:
+    """Parts that the runtime stacks along N share their input: the same K."""
+    groups: dict[str, list[StandardLayer]] = defaultdict(list)
+    for layer in layers:
+        for fusion in family.fusions:
+            at = fusion.of(layer.name)
+            if at is not None and expert_of(layer.name) is None:
+                groups[f"{at[0]}.{fusion.name}"].append(layer)
+    for name, parts in groups.items():
+        if len({p.k for p in parts}) > 1:
+            told = ", ".join(f"{p.name.rpartition('.')[2]} has K {p.k}" for p in parts)
+            findings.error("fused-shapes", f"{told}; they share one input", layer=name)

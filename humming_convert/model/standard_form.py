@@ -1,0 +1,185 @@
+"""The Humming standard form for stock vLLM: one entry a source module, brought to what vLLM 0.33 can load, and a warning where it cannot.
+
+In: an unfused model (fuse "none").  Out: layers in the model dtype, fused under vLLM's name only where a tensor scale needs it.
+Facts: runtimes.md 1.2 to 1.8, architecture.md 9.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from humming_convert.checkpoint.tensors import Read
+from humming_convert.findings import Findings
+from humming_convert.model.conform import ModelDtype, conform
+from humming_convert.model.families import Family, expert_of, is_lm_head
+from humming_convert.model.fuse import FusedModel, groups_of, names_of, natural
+from humming_convert.model.stack import INPUT_ROLES, stack
+from humming_convert.model.unify import Rejected, rows_of_blocks, rows_of_scale_2, rows_of_tensor, unify
+from humming_convert.standard.expr import Context, Expr, apply
+from humming_convert.standard.forms import WeightForm
+from humming_convert.standard.layer import StandardLayer
+from humming_convert.standard.lossy import Meter
+
+CANNOT = "vllm-cannot-load"
+
+
+def standard_form(model: FusedModel, plain: Iterable[str], *, dtype: ModelDtype, read: Read | None, findings: Findings) -> FusedModel:
+    """The model's layers as `--standard` writes them. `plain`: names of unquantized tensors. read: None if data must not be read; tensor
+    scales of one fused module then count as different."""
+    floats = {name.removesuffix(".weight") for name in plain if name.endswith(".weight")}
+    floats |= {d.layer.name for d in model.dequantize}
+    by_name = {layer.name: without_inputs(layer, findings) for layer in model.layers}
+    # of an unknown family nothing is fused, and no part is rounded for the sake of its neighbours (formats.md 10.4)
+    units = _units(model.family, {*by_name, *floats}) if model.family.known else []
+    out: list[StandardLayer] = []
+    done: set[str] = set()
+    for name, parts, moe in units:
+        layers = [by_name[p] for p in parts if p in by_name]
+        if not layers:
+            continue
+        done |= {layer.name for layer in layers}
+        dense = [p for p in parts if p not in by_name]
+        made, why = (_experts if moe else _linear)(name, layers, read)
+        if dense:
+            why = f"{dense[0]} is not quantized, other parts of the same module are"
+        out += made
+        if why is not None:
+            where = model.vllm.get(layers[0].name) or layers[0].name
+            _warn(findings, where, why)
+    for layer in by_name.values():
+        if layer.name not in done:
+            out.append(layer)
+            why = _why_alone(model.family, layer)
+            if why is not None:
+                _warn(findings, layer.name, why)
+    done_layers = sorted((conform(layer, dtype) for layer in out), key=lambda layer: natural(layer.name))
+    names = names_of(model.family, done_layers, {*by_name, *floats}, ())
+    return replace(model, layers=tuple(done_layers), vllm=names)
+
+
+def _warn(findings: Findings, where: str, why: str) -> None:
+    findings.warning(
+        CANNOT,
+        f"stock vLLM 0.33 cannot load this: {why}",
+        layer=where,
+        advice="convert with --target for the packed form, or load this folder with humming_convert",
+    )
+
+
+def without_inputs(layer: StandardLayer, findings: Findings) -> StandardLayer:
+    """Static activation scales are no part of this form: vLLM quantizes activations as it runs (runtimes.md 1.5)."""
+    dropped = [role for role in INPUT_ROLES if role in layer.tensors]
+    if not dropped:
+        return layer
+    findings.note("input-scale-dropped", "static input scales are not used by the standard form", layer=layer.name)
+    return replace(layer, tensors={role: e for role, e in layer.tensors.items() if role not in dropped})
+
+
+def _units(family: Family, names: set[str]) -> list[tuple[str, tuple[str, ...], bool]]:
+    """(fused name, source modules, is it a mixture of experts): what vLLM makes one module of. w13 and w2 share every key, so they are
+    one unit (runtimes.md 1.2)."""
+    units: dict[str, tuple[tuple[str, ...], bool]] = {}
+    for group in groups_of(family, names):
+        if group.experts is None:
+            units[group.name] = (group.parts, False)
+        else:
+            prefix = group.name.rpartition(".")[0]
+            units[prefix] = ((*units.get(prefix, ((), True))[0], *group.parts), True)
+    return [(name, parts, moe) for name, (parts, moe) in units.items()]
+
+
+# ------------------------------------------------------------------ linear layers
+def _linear(name: str, parts: Sequence[StandardLayer], read: Read | None) -> tuple[list[StandardLayer], str | None]:
+    """q/k/v, gate/up, …: (layers, why vLLM cannot load them).
+
+    Zero points: exact re-coding where parts differ, and for 5 bits, whose factor 6.4 vLLM cuts off (runtimes.md 1.5).
+    """
+    asymmetric = [p for p in parts if p.form.zero_point != "none"]
+    absorb = bool(asymmetric) and (len(asymmetric) < len(parts) or any(p.form.number.bits == 5 for p in asymmetric))
+    absorb = absorb or len({p.form.number.bits for p in asymmetric}) > 1
+    # blocks first: a fused module with block scales ends in an assertion, whole or not
+    alike = unify([rows_of_blocks(p) for p in parts], zeros="absorb" if absorb else "explicit")
+    if isinstance(alike, Rejected):
+        return list(parts), f"its parts have different forms: {alike.reason}"
+    form = alike[0].form
+    role = "weight_scale" if form.scale.kind == "tensor" else "weight_scale_2" if form.scale_2 == "tensor" else None
+    if role is None:
+        return alike, _unsupported(form)
+    if read is not None and _equal([p.tensors[role] for p in alike], read):
+        fused = stack(name, alike, None)
+        one = apply("columns", fused.tensors[role], params=(0, 1, 1), shape=(1,))
+        return [replace(fused, tensors={**fused.tensors, role: one})], _unsupported(form)
+    spread = rows_of_tensor if role == "weight_scale" else rows_of_scale_2
+    return [spread(p) for p in alike], _unsupported(form)
+
+
+def _equal(values: Sequence[Expr], read: Read) -> bool:
+    """Are all these scales one number? A few bytes each."""
+    context = Context(read, Meter())
+    numbers = np.concatenate([np.asarray(v.evaluate(context), np.float64).reshape(-1) for v in values])
+    return bool((numbers == numbers[0]).all())
+
+
+def _unsupported(form: WeightForm) -> str | None:
+    if form.zero_point == "int" and form.number.bits == 5:
+        return "5 bits with zero points on a fused module come out too short"
+    return None
+
+
+# ------------------------------------------------------------------ experts
+def _experts(name: str, parts: Sequence[StandardLayer], read: Read | None) -> tuple[list[StandardLayer], str | None]:
+    """All experts, w13 and w2 alike: no zero points, no tensor scales, one set of keys."""
+    absorb = any(p.form.zero_point != "none" for p in parts)
+    alike = unify(parts, zeros="absorb" if absorb else "explicit", keep_tensor=False, same_k=False)
+    if isinstance(alike, Rejected):
+        return list(parts), f"its parts have different forms: {alike.reason}"
+    return alike, _why_not_experts(alike[0].form)
+
+
+# accepted by the experts classes (runtimes.md 1.6): (scale kind, scale dtype or None for the model dtype, group, secondary scale)
+_ACCEPTED_FLOATS: dict[str, tuple[tuple[str, str | None, int, str], ...]] = {
+    "float4e2m1": (("group", "float8e8m0", 32, "none"), ("group", "float8e4m3", 16, "channel")),
+    "float8e4m3": (("channel", None, 0, "none"), ("block", "float32", 128, "none"), ("group", "float8e8m0", 32, "none")),
+}
+
+
+def _why_not_experts(form: WeightForm) -> str | None:
+    """Why the experts classes have no kernel for a form, or None."""
+    if form.zero_point != "none":
+        return "experts with zero points"
+    if form.number.kind == "uint":
+        fits = form.scale.kind in ("group", "channel") and not form.scale.dtype.startswith("float8") and form.scale_2 == "none"
+        return None if fits and form.number.bits >= 2 else f"experts of {form.number.name} with {form.scale.kind} {form.scale.dtype} scales"
+    for kind, dtype, group, scale_2 in _ACCEPTED_FLOATS.get(form.number.name, ()):
+        same_dtype = form.scale.dtype == dtype if dtype is not None else not form.scale.dtype.startswith("float8")
+        if (form.scale.kind, form.scale.k, form.scale_2) == (kind, group, scale_2) and same_dtype:
+            return None
+    return f"experts of {form.number.name} with {form.scale.kind} scales of {form.scale.dtype}"
+
+
+def _why_alone(family: Family, layer: StandardLayer) -> str | None:
+    """Why a layer of no group cannot be loaded."""
+    if is_lm_head(layer.name):
+        return "a quantized lm_head is always read as a plain matrix"
+    expert = expert_of(layer.name)
+    if expert is None:
+        return _why_fused_on_disk(layer)
+    if "gpt_oss" in family.types:
+        return "gpt-oss has a loader of its own"
+    if layer.form.zero_point != "none":
+        return "experts with zero points"
+    if "tensor" in (layer.form.scale.kind, layer.form.scale_2):
+        return "a tensor scale for each part"
+    return _why_not_experts(layer.form)
+
+
+def _why_fused_on_disk(layer: StandardLayer) -> str | None:
+    """A module that was fused by the source (qkv_proj as one tensor) is loaded as it is, but for the cases of runtimes.md 1.5."""
+    if layer.name.rpartition(".")[2] not in ("qkv_proj", "gate_up_proj"):
+        return None
+    if layer.form.scale.kind == "block":
+        return "a block scale on a fused module"
+    return _unsupported(layer.form)
