@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.findings import Findings, Rule
@@ -28,6 +28,7 @@ from humming_convert.model.families import (
     renamed,
     vllm_name,
 )
+from humming_convert.model.options import ModelOptions
 from humming_convert.model.stack import contiguous, stack
 from humming_convert.model.unify import Rejected, unify, whole_or_rows
 from humming_convert.standard.layer import StandardLayer
@@ -41,8 +42,7 @@ Fuse = Literal["auto", "vllm", "none"]
 OnMixed = Literal["refuse", "dequantize", "unfuse"]
 
 
-@dataclass(frozen=True, slots=True)
-class Dequantize:
+class Dequantize(NamedTuple):
     """A layer to be written as a plain matrix `<module>.weight`. `step`: a name of standard.lossy.STEPS."""
 
     layer: StandardLayer
@@ -122,36 +122,32 @@ def fuse_model(
     checkpoint: Checkpoint,
     layers: Sequence[StandardLayer],
     plain: Iterable[str],
+    options: ModelOptions,
     *,
-    fuse: Fuse = "auto",
-    on_mixed: OnMixed = "refuse",
-    w13: Literal["keep", "contiguous"] = "keep",
-    lm_head: Literal["dequantize", "keep"] = "dequantize",
-    on_desc_act: Literal["refuse", "dequantize", "requant"] = "refuse",
     findings: Findings,
 ) -> FusedModel:
     """All of it. layers: unfused, as the formats give them (experts one by one unless stacked on disk); plain: names of unquantized tensors.
 
-    fuse "none": every projection by itself, everything else (checks, act-order, lm_head, row order) the same.
+    options.fuse "none": every projection by itself, everything else (checks, act-order, lm_head, row order) the same.
     """
     plain = tuple(plain)
     family = family_of(checkpoint.model_type)
     if not family.known:
         family = _text_family(checkpoint) or family
     check_model(checkpoint, family, layers, plain, findings)
-    layers, dequantize = _set_aside(layers, lm_head, findings)
-    folded = fold_act_order(layers, on_desc_act=on_desc_act, findings=findings)
+    layers, dequantize = _set_aside(layers, options.lm_head, findings)
+    folded = fold_act_order(layers, on_desc_act=options.on_desc_act, findings=findings)
     dequantize += [Dequantize(layer, "act-order that cannot be folded", "act-order-dequantize") for layer in folded.dequantize]
     ready = {layer.name: layer if g_idx_of(layer) is not None else whole_or_rows(layer) for layer in folded.layers}
-    if w13 == "contiguous":
+    if options.w13 == "contiguous":
         ready = {name: contiguous(layer) for name, layer in ready.items()}
     if not family.known:
-        _propose(ready, fuse, checkpoint.model_type, findings)
+        _propose(ready, options.fuse, checkpoint.model_type, findings)
     apart: set[str] = set()
     floats = {name.removesuffix(".weight") for name in plain if name.endswith(".weight")}
     siblings = {*ready, *floats, *(d.layer.name for d in dequantize)}
-    if fuse == "vllm" or (fuse == "auto" and family.known):
-        out, mixed, apart = _fuse_groups(family, ready, floats, {d.layer.name for d in dequantize}, on_mixed, findings)
+    if options.fuse == "vllm" or (options.fuse == "auto" and family.known):
+        out, mixed, apart = _fuse_groups(family, ready, floats, {d.layer.name for d in dequantize}, options.on_mixed, findings)
         dequantize += mixed
     else:
         out = list(ready.values())

@@ -11,19 +11,37 @@ from dataclasses import replace
 
 import numpy as np
 
+from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.checkpoint.tensors import Read
 from humming_convert.findings import Findings
 from humming_convert.model.conform import ModelDtype, conform
 from humming_convert.model.families import Family, expert_of, is_lm_head
-from humming_convert.model.fuse import FusedModel, groups_of, names_of, natural
+from humming_convert.model.fuse import FusedModel, fuse_model, groups_of, names_of, natural
+from humming_convert.model.options import ModelOptions
 from humming_convert.model.stack import INPUT_ROLES, stack
-from humming_convert.model.unify import Rejected, rows_of_blocks, rows_of_scale_2, rows_of_tensor, unify
+from humming_convert.model.unify import Rejected, rows_of_scale_2, rows_of_tensor, unify
 from humming_convert.standard.expr import Context, Expr, apply
 from humming_convert.standard.forms import WeightForm
 from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.lossy import Meter
+from humming_convert.standard.rewrite import to_rows
 
 CANNOT = "vllm-cannot-load"
+
+
+def standard_model(
+    checkpoint: Checkpoint,
+    layers: Sequence[StandardLayer],
+    plain: Iterable[str],
+    options: ModelOptions,
+    *,
+    read: Read | None,
+    findings: Findings,
+) -> FusedModel:
+    """The layers of a `--standard` run, from those of the formats: checked, act-order folded, heads set aside, then `standard_form`."""
+    plain = tuple(plain)
+    model = fuse_model(checkpoint, layers, plain, replace(options, fuse="none"), findings=findings)
+    return standard_form(model, plain, dtype=options.dtype, read=read, findings=findings)
 
 
 def standard_form(model: FusedModel, plain: Iterable[str], *, dtype: ModelDtype, read: Read | None, findings: Findings) -> FusedModel:
@@ -101,7 +119,7 @@ def _linear(name: str, parts: Sequence[StandardLayer], read: Read | None) -> tup
     absorb = bool(asymmetric) and (len(asymmetric) < len(parts) or any(p.form.number.bits == 5 for p in asymmetric))
     absorb = absorb or len({p.form.number.bits for p in asymmetric}) > 1
     # blocks first: a fused module with block scales ends in an assertion, whole or not
-    alike = unify([rows_of_blocks(p) for p in parts], zeros="absorb" if absorb else "explicit")
+    alike = unify([to_rows(p) for p in parts], zeros="absorb" if absorb else "explicit")
     if isinstance(alike, Rejected):
         return list(parts), f"its parts have different forms: {alike.reason}"
     form = alike[0].form

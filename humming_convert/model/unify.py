@@ -139,13 +139,7 @@ def _whole_blocks(parts: Sequence[StandardLayer]) -> bool:
 
 def whole_or_rows(layer: StandardLayer) -> StandardLayer:
     """A block-scaled layer whose blocks do not divide it, with a scale for every row; others unchanged (architecture.md 9.4)."""
-    return layer if layer.form.scale.kind != "block" or _whole_blocks([layer]) else rows_of_blocks(layer)
-
-
-def rows_of_blocks(layer: StandardLayer) -> StandardLayer:
-    """`to_rows`, and the fact that the scales come from blocks, for the name of the lossy step when they are rounded."""
-    out = to_rows(layer)
-    return out if out is layer else replace(out, facts={**out.facts, "scales_from": "block"})
+    return layer if layer.form.scale.kind != "block" or _whole_blocks([layer]) else to_rows(layer)
 
 
 def _scale_kinds_alike(parts: Parts) -> Parts | Rejected:
@@ -155,7 +149,7 @@ def _scale_kinds_alike(parts: Parts) -> Parts | Rejected:
         return parts
     if kinds == {"block"} and len({p.form.scale for p in parts}) == 1 and _whole_blocks(parts):
         return parts
-    return _rows_and_groups([rows_of_tensor(rows_of_blocks(p)) for p in parts])
+    return _rows_and_groups([rows_of_tensor(to_rows(p)) for p in parts])
 
 
 def _no_tensor_scales(parts: Parts) -> Parts | Rejected:

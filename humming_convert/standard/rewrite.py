@@ -77,7 +77,8 @@ def even_groups(scale: Expr, k: int, group: int) -> tuple[Expr, int]:
 def to_rows(layer: StandardLayer) -> StandardLayer:
     """A block-scaled layer with a scale for every row: group form, scales still F32. Other layers are returned as they are.
 
-    Exact: repetition only. Block scales must cover the layer as a ceil grid.
+    Exact: repetition only. Block scales must cover the layer as a ceil grid. `facts["scales_from"]` names the lossy step if they are
+    rounded later.
     """
     form = layer.form.scale
     if form.kind != "block":
@@ -87,6 +88,7 @@ def to_rows(layer: StandardLayer) -> StandardLayer:
         layer,
         form=replace(layer.form, scale=ScaleForm(kind="group", dtype=form.dtype, k=g)),
         tensors={**layer.tensors, "weight_scale": scale},
+        facts={**layer.facts, "scales_from": "block"},
     )
 
 
