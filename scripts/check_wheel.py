@@ -51,7 +51,9 @@ def main() -> int:
             print(f"missing in {wheel.name}: {missing}; not of the package: {strangers}")
             return 1
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel], check=True)
-        run = subprocess.run([sys.executable, "-c", FIND.format(site=str(site))], cwd=temporary, env={**os.environ, "PYTHONPATH": str(site)})
+        run = subprocess.run(
+            [sys.executable, "-c", FIND.format(site=str(site))], cwd=temporary, env={**os.environ, "PYTHONPATH": str(site)}
+        )
         print(f"{wheel.name}: {len(names)} files, built out of the sdist")
         return run.returncode
 
