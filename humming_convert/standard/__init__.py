@@ -4,4 +4,6 @@ The modules named here register packings and operations; whoever unpickles a lay
 """
 
 from humming_convert.standard import packing_ct as packing_ct
+from humming_convert.standard import packing_gptq as packing_gptq
 from humming_convert.standard import rewrite as rewrite
+from humming_convert.standard import zero_points as zero_points

@@ -1,0 +1,144 @@
+"""What stands beside the modules of a GPTQ or AWQ checkpoint: other kinds, other configs, leftovers, lists of names.
+
+In: all modules by kind, the config.  Out: findings only; the tensors decide what is read (formats.md D1, D2).
+Facts: formats.md 1.3, 2.10, 2.11, 11 (D1, D2), 12.5, 12.38 to 12.40, 12.60.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from humming_convert.checkpoint.config import disagreements
+from humming_convert.findings import Rule
+from humming_convert.formats.declared import Declared
+from humming_convert.formats.patterns import listed
+from humming_convert.formats.source import Module, Source
+
+RULES = (
+    Rule(223, "config-contradiction", "two quantization configs agree, or the tensors prove the first of them"),
+    Rule(224, "excluded-packed", "a module that the config leaves out is not quantized (else it is read as quantized)", "warning"),
+    Rule(227, "adapter-inside", "no LoRA or EoRA tensors stand in the weight files"),
+    Rule(232, "unverified-variant", "a real sample of the variant was at hand", "warning"),
+    Rule(233, "listed-plain", "a module that the config names as quantized is quantized", "warning"),
+)
+
+ADAPTERS = ("lora_A", "lora_B", "lora_a", "lora_b")
+PACKED_ONLY = ("qzeros", "scales", "g_idx", "scaled_zeros")  # suffixes that mean nothing without a qweight (or B)
+
+
+def check_neighbours(source: Source, modules: Mapping[str, Sequence[Module]], declared: Declared, own: Sequence[str]) -> None:
+    """Findings about everything that is no well-formed module of the method's own kinds."""
+    _other_kinds(source, modules, own)
+    _adapters_and_orphans(source)
+    quantized = [m for found in modules.values() for m in found]
+    for module in quantized:
+        _excluded(source, declared, module)
+    _listed_plain(source, declared, {m.name for m in quantized})
+    if source.method == "auto-round":
+        source.findings.warning(
+            "unverified-variant", "auto-round exports were read from their description only; no real file was at hand", file=declared.file
+        )
+
+
+def _other_kinds(source: Source, modules: Mapping[str, Sequence[Module]], own: Sequence[str]) -> None:
+    for kind, found in modules.items():
+        if kind not in own and found:
+            first = found[0]
+            view = next(iter(first.tensors.values()))
+            source.findings.warning(
+                "method-lies",
+                f"the config says {source.method or 'nothing'}, {len(found)} modules hold {kind} tensors (the first: {first.name}); the tensors are followed",
+                layer=first.name,
+                file=view.file.name,
+                count=len(found),
+            )
+
+
+def _adapters_and_orphans(source: Source) -> None:
+    names: dict[str, set[str]] = {}
+    for name, view in source.checkpoint.tensors.items():
+        head, _, leaf = name.rpartition(".")
+        names.setdefault(head, set()).add(leaf)
+        if any(part in ADAPTERS for part in name.split(".")):
+            source.findings.error(
+                "adapter-inside",
+                f"{name} is part of an adapter that cannot be merged into codes",
+                layer=head,
+                tensor=name,
+                file=view.file.name,
+                advice="remove the adapter, or merge it before quantizing",
+            )
+    for head, leaves in names.items():
+        if leaves & set(PACKED_ONLY) and not leaves & {"qweight", "B", "weight", "weight_packed"}:
+            leaf = next(x for x in PACKED_ONLY if x in leaves)
+            source.findings.error(
+                "tensor-missing",
+                f"qweight is missing, {', '.join(sorted(leaves))} are there",
+                layer=head,
+                tensor=f"{head}.qweight",
+                file=source.checkpoint.tensors[f"{head}.{leaf}"].file.name,
+                advice="the download may be incomplete, or the layer must be re-exported",
+            )
+
+
+def _excluded(source: Source, declared: Declared, module: Module) -> None:
+    skip = declared.of(module.name).skip
+    entry = listed(module.name, declared.excluded)
+    if skip is None and entry is None:
+        return
+    by = f"`dynamic` key {skip!r}" if skip is not None else f"modules_to_not_convert entry {entry!r}"
+    view = next(iter(module.tensors.values()))
+    source.findings.warning(
+        "excluded-packed",
+        f"left out by the {by} of {declared.file}, yet its tensors are packed; it is read as quantized",
+        layer=module.name,
+        file=view.file.name,
+    )
+
+
+def _listed_plain(source: Source, declared: Declared, quantized: set[str]) -> None:
+    """Keys of `dynamic` that override a module that is plain on disk; one warning a key."""
+    if not declared.overrides:
+        return
+    plain: dict[str, list[str]] = {}
+    for name, view in source.checkpoint.tensors.items():
+        head, _, leaf = name.rpartition(".")
+        if leaf == "weight" and len(view.shape) == 2 and head not in quantized:
+            key = next((o for o in declared.overrides if o.matches(head)), None)
+            if key is not None and not key.skip:
+                plain.setdefault(key.key, []).append(head)
+    for pattern, heads in plain.items():
+        source.findings.warning(
+            "listed-plain",
+            f"the `dynamic` key {pattern!r} of {declared.file} names modules as quantized that are plain matrices (the first: {heads[0]}); they are passed through",
+            layer=heads[0],
+            file=declared.file,
+            count=len(heads),
+        )
+
+
+# ------------------------------------------------------------------ two configs
+def check_sections(source: Source, declared: Declared, widths: Sequence[tuple[str, int, int]]) -> None:
+    """D1: what a secondary config says against the primary; the tensors judge.
+
+    widths: (module, bits, group size or -1) as the shapes say, of the modules that could be read.
+    """
+    base = [(bits, group) for name, bits, group in widths if declared.of(name) is declared]
+    for found in disagreements(source.checkpoint.sections):
+        proved = {
+            "method": bool(widths),
+            "bits": bool(base) and all(bits == found.a for bits, _ in base),
+            "group_size": bool(base) and all(group == found.a for _, group in base),
+        }.get(found.key, False)
+        key = "quant_method" if found.key == "method" else found.key
+        text = f"{key} is {found.a} in {found.place_a} and {found.b} in {found.place_b}"
+        file = found.place_b.split(":")[0]
+        if proved:
+            source.findings.warning("config-contradiction", f"{text}; the tensors prove the first", file=file)
+        else:
+            source.findings.error(
+                "config-contradiction",
+                f"{text}; the tensors do not prove the first",
+                file=file,
+                advice=f"correct one of them, or remove {file}",
+            )
