@@ -43,7 +43,9 @@ def _convert(
         print(f"{result.out}: done already, nothing to do")
         return
     lossy = ", ".join(result.lossy_steps) or "none"
-    print(f"{result.out}: {totals['layers']} layers, {size(totals['bytes_in'])} -> {size(totals['bytes_out'])}, proof {result.proof}, lossy steps: {lossy}")
+    print(
+        f"{result.out}: {totals['layers']} layers, {size(totals['bytes_in'])} -> {size(totals['bytes_out'])}, proof {result.proof}, lossy steps: {lossy}"
+    )
     print("  ".join(f"{name} {seconds:.2f} s" for name, seconds in result.seconds.items()), file=sys.stderr)
 
 

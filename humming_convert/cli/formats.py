@@ -13,6 +13,8 @@ def command(json: o.Json = False) -> None:
 
     rows = catalogue()
     if json:
-        print_json({"formats": [{"format": r.format, "variant": r.variant, "status": r.status, "note": r.note} for r in rows], "findings": []})
+        print_json(
+            {"formats": [{"format": r.format, "variant": r.variant, "status": r.status, "note": r.note} for r in rows], "findings": []}
+        )
         return
     print(table(("format", "variant", "status", "note"), ((r.format, r.variant, r.status, r.note) for r in rows)))

@@ -69,7 +69,7 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
         if code == exits.BUG:
             traceback.print_exc()
             message = f"internal error: {type(error).__name__}: {error}; {ISSUES}"
-        return end(code, message, getattr(error, "findings", ()), kind)
+        return end(code, message, _findings(error), kind)
 
 
 def _known(error: Exception) -> tuple[int, str, str]:
@@ -81,6 +81,7 @@ def _known(error: Exception) -> tuple[int, str, str]:
         "CheckFailed": (exits.CHECK_FAILED, "check-failed"),
         "SourceUnreadable": (exits.ENVIRONMENT, "source-unreadable"),
         "SourceChanged": (exits.ENVIRONMENT, "source-changed"),
+        "ProofFailed": (exits.CHECK_FAILED, "proof-failed"),
         "NoSpace": (exits.ENVIRONMENT, "no-space"),
     }
     for cls in type(error).__mro__:
@@ -92,6 +93,12 @@ def _known(error: Exception) -> tuple[int, str, str]:
         where = f" ({error.filename})" if error.filename else ""
         return exits.ENVIRONMENT, f"error: {error.strerror or error}{where}{'; ' + remedy if remedy else ''}", "environment"
     return exits.BUG, "", "internal-error"
+
+
+def _findings(error: Exception) -> tuple[Finding, ...]:
+    """The findings that an exception carries, one or many."""
+    one = getattr(error, "finding", None)
+    return (one,) if isinstance(one, Finding) else tuple(getattr(error, "findings", ()))
 
 
 def plain(value: Any) -> Any:

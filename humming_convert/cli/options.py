@@ -97,7 +97,9 @@ class Io(str, Enum):
 _WHAT, _SOURCE, _LAYOUT, _RUN, _SAY = "What to make", "How to read the source", "How to lay it out", "How to run", "What to print"
 
 Model = Annotated[str, typer.Argument(help="A checkpoint folder.", metavar="MODEL", show_default=False)]
-Target = Annotated[str | None, typer.Option("--target", metavar="T", help="GPU: sm90, h100, … (`humming-convert targets`).", rich_help_panel=_WHAT)]
+Target = Annotated[
+    str | None, typer.Option("--target", metavar="T", help="GPU: sm90, h100, … (`humming-convert targets`).", rich_help_panel=_WHAT)
+]
 Act = Annotated[str, typer.Option("--act", metavar="A", help="Activation: bf16 fp16 fp8 int8 nvfp4 … or auto.", rich_help_panel=_WHAT)]
 ActFallback = Annotated[
     bool, typer.Option("--act-fallback", help="Let layers fall back where the activation is illegal.", rich_help_panel=_WHAT)
@@ -109,19 +111,20 @@ Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Output folder. [default: <name>-humming-<target>-<act>]", rich_help_panel=_WHAT)
 ]
 FuseOption = Annotated[
-    Fuse | None, typer.Option("--fuse", help="Fuse and stack as vLLM does, or keep every projection. [default: vllm]", rich_help_panel=_LAYOUT)
+    Fuse | None,
+    typer.Option("--fuse", help="Fuse and stack as vLLM does, or keep every projection. [default: vllm]", rich_help_panel=_LAYOUT),
 ]
 OnMixedOption = Annotated[
     OnMixed, typer.Option("--on-mixed", help="A fused layer whose parts cannot share one form.", rich_help_panel=_LAYOUT)
 ]
 PadN = Annotated[int | None, typer.Option("--pad-n", min=1, help="Rows are padded to a multiple. [default: 256]", rich_help_panel=_LAYOUT)]
-PadK = Annotated[int | None, typer.Option("--pad-k", min=1, help="Columns are padded to a multiple. [default: 128]", rich_help_panel=_LAYOUT)]
+PadK = Annotated[
+    int | None, typer.Option("--pad-k", min=1, help="Columns are padded to a multiple. [default: 128]", rich_help_panel=_LAYOUT)
+]
 E0mOption = Annotated[
     E0m, typer.Option("--e0m", help="Symmetric integers to sign-magnitude where Humming does it.", rich_help_panel=_LAYOUT)
 ]
-EntryOption = Annotated[
-    Entry, typer.Option("--entry", help="Whose preparation to reproduce where they differ.", rich_help_panel=_LAYOUT)
-]
+EntryOption = Annotated[Entry, typer.Option("--entry", help="Whose preparation to reproduce where they differ.", rich_help_panel=_LAYOUT)]
 VersionOption = Annotated[
     HummingVersion, typer.Option("--humming-version", help="humming-kernels that will run it.", rich_help_panel=_LAYOUT)
 ]
@@ -140,9 +143,7 @@ LmHeadOption = Annotated[LmHead, typer.Option("--lm-head", help="A quantized lm_
 OnDescActOption = Annotated[
     OnDescAct, typer.Option("--on-desc-act", help="Act-order that cannot be folded exactly.", rich_help_panel=_SOURCE)
 ]
-ZerosOption = Annotated[
-    Zeros, typer.Option("--gptq-zeros", help="How asymmetric GPTQ zero points are stored.", rich_help_panel=_SOURCE)
-]
+ZerosOption = Annotated[Zeros, typer.Option("--gptq-zeros", help="How asymmetric GPTQ zero points are stored.", rich_help_panel=_SOURCE)]
 WrapOption = Annotated[Wrap, typer.Option("--gptq-wrap", help="How v1 zero points of 0 were written.", rich_help_panel=_SOURCE)]
 E8m0NanOption = Annotated[E8m0Nan, typer.Option("--e8m0-nan", help="E8M0 scale byte 255 (NaN).", rich_help_panel=_SOURCE)]
 MissingInputScaleOption = Annotated[
@@ -152,9 +153,7 @@ QkvLayoutOption = Annotated[QkvLayout, typer.Option("--qkv-layout", help="Row or
 Include = Annotated[str | None, typer.Option("--include", metavar="RE", help="Only layers whose name matches.", rich_help_panel=_LAYOUT)]
 Exclude = Annotated[str | None, typer.Option("--exclude", metavar="RE", help="Layers to pass through unchanged.", rich_help_panel=_LAYOUT)]
 ShardSize = Annotated[str, typer.Option("--shard-size", metavar="SIZE", help="Largest output file.", rich_help_panel=_LAYOUT)]
-AllowLossy = Annotated[
-    bool, typer.Option("--allow-lossy", help="Permit lossy steps that are not in the free list.", rich_help_panel=_WHAT)
-]
+AllowLossy = Annotated[bool, typer.Option("--allow-lossy", help="Permit lossy steps that are not in the free list.", rich_help_panel=_WHAT)]
 Strict = Annotated[bool, typer.Option("--strict", help="Warnings and every lossy step are errors.", rich_help_panel=_WHAT)]
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Workers. [default: all cores]", rich_help_panel=_RUN)]
 IoOption = Annotated[Io, typer.Option("--io", help="How source files are read.", rich_help_panel=_RUN)]

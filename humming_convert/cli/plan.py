@@ -36,7 +36,9 @@ def _plan(
     head, rows = layer_rows(plan, verbose=verbose)
     print(table(head, rows))
     totals = plan.totals
-    print(f"{totals['layers']} layers, {len(plan.plain)} other tensors, {size(totals['bytes_in'])} -> {size(totals['bytes_out'])} in {len(plan.files)} files")
+    print(
+        f"{totals['layers']} layers, {len(plan.plain)} other tensors, {size(totals['bytes_in'])} -> {size(totals['bytes_out'])} in {len(plan.files)} files"
+    )
     print(f"would write {out or api.default_name(plan)}; fingerprint {plan.fingerprint}")
 
 

@@ -37,7 +37,14 @@ def display(total: int, *, as_json: bool, quiet: bool) -> Iterator[Callable[[Eve
         rate = event.done / max(now - begin, 1e-9)
         eta = (total - event.done) / rate if rate else 0.0
         if as_json:
-            line = {"event": event.kind, "name": event.name, "done": event.done, "total": total, "bytes_per_second": round(rate), "eta": round(eta, 1)}
+            line = {
+                "event": event.kind,
+                "name": event.name,
+                "done": event.done,
+                "total": total,
+                "bytes_per_second": round(rate),
+                "eta": round(eta, 1),
+            }
             print(json.dumps(line), file=sys.stderr, flush=True)
             return
         text = f"{100 * event.done / max(total, 1):3.0f} %  {size(event.done)} of {size(total)}  {size(rate)}/s  {eta:.0f} s left  {event.name}"

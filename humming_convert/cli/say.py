@@ -64,4 +64,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], right: frozense
     cells = [[str(x) for x in row] for row in rows]
     widths = [max(len(x) for x in column) for column in zip(head, *cells, strict=True)]
     lines = [head, ["-" * w for w in widths], *cells]
-    return "\n".join("  ".join(x.rjust(w) if i in right else x.ljust(w) for i, (x, w) in enumerate(zip(line, widths, strict=True))).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(x.rjust(w) if i in right else x.ljust(w) for i, (x, w) in enumerate(zip(line, widths, strict=True))).rstrip()
+        for line in lines
+    )

@@ -16,7 +16,9 @@ HELP = "Check a finished folder: digests, headers, shapes, and with --source the
 
 def command(
     out: Annotated[Path, typer.Argument(help="An output folder.", metavar="OUT", show_default=False)],
-    source: Annotated[Path | None, typer.Option("--source", metavar="MODEL", help="The checkpoint it was made from: proves every code.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--source", metavar="MODEL", help="The checkpoint it was made from: proves every code.")
+    ] = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,

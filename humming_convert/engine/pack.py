@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from xxhash import xxh3_128
 
 from humming_convert import passes
 from humming_convert.checkpoint.tensors import DTYPES, Read
-from humming_convert.engine.output import BLOCK, Arena, OutputWriter, as_bytes
+from humming_convert.engine.output import Arena, OutputWriter, as_bytes
 from humming_convert.layouts import WeightAux, pack_small, pack_weight
 from humming_convert.layouts.config import LayerRecipe
 from humming_convert.manifest.types import LayerResult, Proof
@@ -48,7 +47,13 @@ class Worker:
 
 def write_tensor(writer: OutputWriter, tensor: PlannedTensor, value: NDArray[Any]) -> NDArray[Any]:
     """Writes a whole tensor and returns it as read back through the file."""
-    assert value.dtype == DTYPES[tensor.dtype] and value.shape == tensor.shape, (tensor.name, value.dtype, value.shape, tensor.dtype, tensor.shape)
+    assert value.dtype == DTYPES[tensor.dtype] and value.shape == tensor.shape, (
+        tensor.name,
+        value.dtype,
+        value.shape,
+        tensor.dtype,
+        tensor.shape,
+    )
     writer.write(as_bytes(value), tensor.offset)
     back = np.empty(tensor.nbytes, np.uint8)
     writer.read_back(memoryview(back), tensor.offset)
@@ -154,12 +159,3 @@ def copy_plain(plain: PlainTensor, writer: OutputWriter, worker: Worker) -> Mete
     if as_bytes(back) != as_bytes(value):
         raise ProofFailed(plain.output.name, None, f"{plain.output.name}: the file does not hold what was written")
     return meter
-
-
-def digest_of_file(path: Path) -> str:
-    """XXH3-128 of a file's content."""
-    digest = xxh3_128()
-    with open(path, "rb") as f:
-        while block := f.read(BLOCK):
-            digest.update(block)
-    return "xxh3:" + digest.hexdigest()

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from humming_convert.checkpoint.reading import Snapshot, pread_reader, source_digest
+from humming_convert.checkpoint.reading import SourceChanged, content_digest, reader, snapshot, source_digest, unchanged
 from humming_convert.engine.folder import Occupied, Workspace, fsync_folder, workspace
 from humming_convert.engine.journal import Journal, differences, fields
 from humming_convert.engine.output import Arena, OutputWriter
-from humming_convert.engine.pack import Stopped, Worker, copy_plain, digest_of_file, write_layer
+from humming_convert.engine.pack import Stopped, Worker, copy_plain, write_layer
 from humming_convert.engine.progress import Counter, Progress
 from humming_convert.manifest.build import build_manifest
 from humming_convert.manifest.card import model_card
@@ -81,7 +81,9 @@ class Result:
         }
 
 
-def run(plan: Plan, out: Path, *, progress: Progress | None = None, jobs: int | None = None, overwrite: bool = False, fresh: bool = False) -> Result:
+def run(
+    plan: Plan, out: Path, *, progress: Progress | None = None, jobs: int | None = None, overwrite: bool = False, fresh: bool = False
+) -> Result:
     """Writes the plan to `out`. Raises Occupied, NoSpace, CheckFailed, LockHeld, and what the system says (OSError)."""
     begin = time.perf_counter()
     if plan.totals["open_questions"]:
@@ -94,10 +96,11 @@ def run(plan: Plan, out: Path, *, progress: Progress | None = None, jobs: int | 
         except (Occupied, NoSpace):
             _remove_if_new(space.partial)
             raise
-        snapshot = Snapshot.of(plan.source)
+        before = snapshot(plan.source.weights)
         results, meters = _write_files(plan, space, journal, Counter(plan.totals["bytes_out"], progress), jobs or cores())
         wrote = time.perf_counter()
-        snapshot.check()  # raises SourceChanged: the bytes may be of two sources
+        if changed := unchanged(before, plan.source.weights):
+            raise SourceChanged(changed[0])  # the bytes may be of two sources
         manifest = _finish(plan, space, results, meters)
         journal.remove()
         space.publish(overwrite=overwrite)
@@ -198,7 +201,7 @@ def _write_files(
 
     def work(file: OutputFile) -> None:
         if not hasattr(local, "worker"):
-            local.worker = Worker(read=pread_reader(), arena=Arena(), stop=stop)
+            local.worker = Worker(read=reader("read"), arena=Arena(), stop=stop)
         result = _write_file(file, by_file[file.name], space.partial / file.name, local.worker, counter)
         with lock:
             done[file.name] = result
@@ -228,12 +231,10 @@ def _in_threads(work: Callable[[OutputFile], None], todo: list[OutputFile], jobs
 
 def _still_whole(path: Path, file: OutputFile, line: dict[str, Any]) -> bool:
     """Whether a file of the journal still holds what was written: size and digest."""
-    return path.exists() and path.stat().st_size == file.nbytes and digest_of_file(path) == line["digest"]
+    return path.exists() and path.stat().st_size == file.nbytes and content_digest(path) == line["digest"]
 
 
-def _write_file(
-    file: OutputFile, content: list[PlannedLayer | PlainTensor], path: Path, worker: Worker, counter: Counter
-) -> FileResult:
+def _write_file(file: OutputFile, content: list[PlannedLayer | PlainTensor], path: Path, worker: Worker, counter: Counter) -> FileResult:
     layers: dict[str, LayerResult] = {}
     plain: dict[str, list[dict[str, Any]]] = {}
     writer = OutputWriter(path, file.nbytes)
@@ -282,22 +283,17 @@ def _finish(plan: Plan, space: Workspace, results: dict[str, LayerResult], done:
             shutil.rmtree(stray) if stray.is_dir() and not stray.is_symlink() else stray.unlink()
     entries = []
     for path in sorted(p for p in partial.iterdir() if not p.name.startswith(".humming-convert.") and p.name != MANIFEST):
-        digest = done[path.name].digest if path.name in done else source_digest_whole(path)
+        digest = done[path.name].digest if path.name in done else content_digest(path)
         entries.append(FileEntry(name=path.name, bytes=path.stat().st_size, digest=digest))
     _check_folder(plan, partial)
-    sources = [FileEntry(name=f.name, bytes=f.nbytes, digest=source_digest(f.path)) for f in plan.source.weights]
+    sources = [FileEntry(name=f.name, bytes=f.nbytes, digest=source_digest(f)) for f in plan.source.weights]
     for name in ("config.json",):
         path = plan.source.folder / name
-        sources.append(FileEntry(name=name, bytes=path.stat().st_size, digest=source_digest_whole(path)))
+        sources.append(FileEntry(name=name, bytes=path.stat().st_size, digest=content_digest(path)))
     manifest = build_manifest(plan, results, measures, entries, sources)
     _write_text(partial / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
     fsync_folder(partial)
     return manifest
-
-
-def source_digest_whole(path: Path) -> str:
-    """The digest of a whole small file."""
-    return digest_of_file(path)
 
 
 def _expected(plan: Plan) -> set[str]:

@@ -19,7 +19,8 @@ from humming_convert.formats.checks import run_checks
 from humming_convert.formats.registry import Reading, read_layers
 from humming_convert.formats.source import Source
 from humming_convert.model.fuse import FusedModel, fuse_model
-from humming_convert.model.standard_form import standard_model
+from humming_convert.model.options import ModelOptions
+from humming_convert.model.standard_form import standard_form
 from humming_convert.plan.files import lay_out
 from humming_convert.plan.fingerprint import fingerprint
 from humming_convert.plan.recipe import Packing, plan_packed
@@ -42,7 +43,7 @@ def make_plan(checkpoint: Checkpoint, request: Request, read: Read, findings: Fi
     findings.raise_errors()
     layers, excluded = _selected(reading.layers, request)
     plain_names = [v.name for v in reading.passthrough] + [v.name for x in excluded for v in x.source]
-    model = _model(checkpoint, layers, plain_names, request, read, findings)
+    model = _model(checkpoint, layers, plain_names, request, read, findings, headers_only)
     findings.raise_errors()
     if request.standard:
         planned: list[PlannedLayer] = [_standard_layer(x, model, checkpoint) for x in model.layers]
@@ -110,18 +111,16 @@ def _selected(layers: Iterable[StandardLayer], request: Request) -> tuple[list[S
 
 
 def _model(
-    checkpoint: Checkpoint, layers: list[StandardLayer], plain: list[str], request: Request, read: Read, findings: Findings
+    checkpoint: Checkpoint,
+    layers: list[StandardLayer],
+    plain: list[str],
+    request: Request,
+    read: Read,
+    findings: Findings,
+    headers_only: bool,
 ) -> FusedModel:
-    if request.standard:
-        return standard_model(checkpoint, layers, plain, request_options(request), read=read, findings=findings)
-    return fuse_model(checkpoint, layers, plain, request_options(request), findings=findings)
-
-
-def request_options(request: Request) -> Any:
-    from humming_convert.model.options import ModelOptions
-
-    return ModelOptions(
-        fuse=request.fuse,
+    options = ModelOptions(
+        fuse="none" if request.standard else request.fuse,
         on_mixed=request.on_mixed,
         w13=request.w13,
         lm_head=request.lm_head,
@@ -129,6 +128,10 @@ def request_options(request: Request) -> Any:
         dtype=request.dtype,
         scale_dtype=request.scale_dtype,
     )
+    model = fuse_model(checkpoint, layers, plain, options, findings=findings)
+    if not request.standard:
+        return model
+    return standard_form(model, plain, dtype=request.dtype, read=None if headers_only else read, findings=findings)
 
 
 def _standard_layer(layer: StandardLayer, model: FusedModel, checkpoint: Checkpoint) -> PlannedLayer:
@@ -156,7 +159,8 @@ def _permit(planned: list[PlannedLayer], model: FusedModel, request: Request, fi
 def _plain(reading: Reading, excluded: list[StandardLayer], model: FusedModel, request: Request) -> list[PlainTensor]:
     views = [*reading.passthrough, *(v for x in excluded for v in x.source)]
     plain = [PlainTensor(output=planned_tensor(v.name, None, v.dtype, v.shape), expr=Stored(v)) for v in views]
-    for layer, reason, step in model.dequantize:
+    for d in model.dequantize:
+        layer, reason, step = d.layer, d.reason, d.step
         why = Dequantized(name=layer.name, source_tensors=tuple(v.name for v in layer.source), reason=reason, step=step)
         shape = (*((layer.experts,) if layer.experts is not None else ()), layer.n, layer.k)
         matrix = DequantizedWeight(layer=layer, dtype=request.dtype, step=step)
@@ -172,5 +176,3 @@ def _plain(reading: Reading, excluded: list[StandardLayer], model: FusedModel, r
 def _unique(reading: Reading, layers: list[StandardLayer]) -> tuple[TensorView, ...]:
     views = [*reading.passthrough, *(v for x in layers for v in x.source)]
     return tuple({v.name: v for v in views}.values())
-
-

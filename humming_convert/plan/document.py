@@ -66,9 +66,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             }
             for p in plan.layers
         ],
-        "plain": [
-            {**_tensor(x.output), "dequantized": x.dequantized.reason if x.dequantized is not None else None} for x in plan.plain
-        ],
+        "plain": [{**_tensor(x.output), "dequantized": x.dequantized.reason if x.dequantized is not None else None} for x in plan.plain],
         "files": [{"name": f.name, "bytes": f.nbytes} for f in plan.files],
         "findings": [f.as_dict() for f in plan.findings],
         "totals": dict(plan.totals),

@@ -92,7 +92,9 @@ class Inspection:
         c = self.checkpoint
         if c is None:
             return f"{self.folder}: not a readable checkpoint"
-        lines = [f"{c.name}: {c.model_type or 'unknown model type'}, {MODEL_DTYPES.get(c.dtype, c.dtype)}, {len(c.tensors)} tensors in {len(c.weights)} files"]
+        lines = [
+            f"{c.name}: {c.model_type or 'unknown model type'}, {MODEL_DTYPES.get(c.dtype, c.dtype)}, {len(c.tensors)} tensors in {len(c.weights)} files"
+        ]
         for s in c.sections:
             lines.append(f"  quantization: {s.place}")
         for kind, count, size in self.kinds():

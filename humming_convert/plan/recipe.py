@@ -13,12 +13,12 @@ from humming_convert.findings import Findings, Refused
 from humming_convert.layouts import resolve
 from humming_convert.layouts.config import LayerRecipe
 from humming_convert.model.conform import conform
+from humming_convert.model.unify import rows_of_blocks
 from humming_convert.plan.answer import answer_questions
 from humming_convert.plan.types import PlannedLayer, PlannedTensor, Request, planned_tensor
 from humming_convert.standard.forms import InputForm, WeightForm
 from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.numbers import MODEL_DTYPES, number
-from humming_convert.standard.rewrite import to_rows
 from humming_convert.targets.activations import act_name, activation
 from humming_convert.targets.environment import Environment, compiler_version
 from humming_convert.targets.fallback import fall_back
@@ -48,18 +48,19 @@ class Packing:
 def plan_packed(layer: StandardLayer, vllm: str | None, packing: Packing) -> PlannedLayer | None:
     """The plan of one layer; None (and an error finding) if it cannot be packed as asked."""
     request, findings = packing.request, packing.findings
-    given = layer
     form_input = _input_form(layer, packing)
     if form_input is None:
         return None
     if layer.form.scale.kind == "block" and not _compatible(layer.form, form_input, packing):
-        layer = to_rows(layer)  # lossy step block-to-rows, put on by conform
+        layer = rows_of_blocks(layer)  # conform names the lossy step block-to-rows
     layer = conform(layer, request.dtype, request.scale_dtype)
     settled = _settle(layer, form_input, packing)
     if settled is None:
         return None
-    layer = _static_scales(replace(layer, facts=given.facts), settled, findings)
-    answers = answer_questions(layer, settled, packing.target, packing.environment, request, packing.read, headers_only=packing.headers_only)
+    layer = _static_scales(layer, settled, findings)
+    answers = answer_questions(
+        layer, settled, packing.target, packing.environment, request, packing.read, headers_only=packing.headers_only
+    )
     try:
         recipe = resolve(
             n=layer.n,

@@ -275,6 +275,20 @@ class CodeBlock:
             out = out[:, self.col_order.evaluate(context)]
         return out if self.recode is None else self.recode.apply(out, context)
 
+    def some_codes(self, context: Context, rows: NDArray[np.intp]) -> Codes:
+        """[len(rows), k]: the codes of some rows, read without the others where the packing allows it."""
+        if self.straight and self.packing in ("rows", "signed_rows"):
+            stored = self.stored(context).reshape(self.n, -1)[rows]
+            return PACKINGS[self.packing](np.ascontiguousarray(stored), self.bits, len(rows), self.k)
+        if self.straight and self.packing == "gptq":
+            return PACKINGS["gptq"](self.stored(context)[:, rows], self.bits, len(rows), self.k)
+        if self.straight and self.packing == "awq":
+            eights = rows // 8
+            stored = self.stored(context)[:, eights]  # the word of each row: eight columns, of which one is wanted
+            every = PACKINGS["awq"](np.ascontiguousarray(stored), self.bits, 8 * len(rows), self.k)
+            return np.ascontiguousarray(every.reshape(len(rows), 8, self.k)[np.arange(len(rows)), rows % 8])
+        return self.codes(context)[rows]
+
     @property
     def straight(self) -> bool:
         """The layer's codes are the stored ones: no other order, no recoding."""

@@ -1,0 +1,107 @@
+"""Answering the data questions of a layer with as little reading as each needs.
+
+Scales first; the weight only where they leave the question open, through a compiled scan that stops at the first zero code.
+Facts: layouts.md 2 (rules marked D), architecture.md 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from humming_convert import passes
+from humming_convert.checkpoint.tensors import Read
+from humming_convert.layouts import questions as q
+from humming_convert.plan.types import Request
+from humming_convert.standard.expr import Array, Context, Weight
+from humming_convert.standard.forms import InputForm
+from humming_convert.standard.layer import StandardLayer
+from humming_convert.standard.lossy import Meter
+from humming_convert.targets.environment import Environment
+from humming_convert.targets.table import Target
+
+SMALL = 1 << 22  # codes; below it numpy is faster than loading compiled code
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """`by_name`: every question that was asked, None where it stays open."""
+
+    answers: q.Answers
+    by_name: Mapping[str, bool | None]
+
+
+def answer_questions(
+    layer: StandardLayer, given: InputForm, target: Target, env: Environment, request: Request, read: Read, *, headers_only: bool
+) -> Answered:
+    """headers_only: open questions are answered as usual for such files (False) for the sake of shapes, and told as open."""
+    asked = q.questions(
+        layer.form,
+        given,
+        target,
+        env,
+        request.entry,
+        param_dtype=request.dtype,
+        parts=len(layer.stack_n),
+        e0m=request.e0m == "auto",
+    )
+    if headers_only:
+        return Answered(q.Answers(**dict.fromkeys(asked, False)), dict.fromkeys(asked))
+    context = Context(read=read, meter=Meter())
+    found: dict[str, bool | None] = {name: ANSWERS[name](layer, context) for name in asked}
+    return Answered(q.Answers(**found), found)
+
+
+def _value(layer: StandardLayer, role: str, context: Context) -> Array:
+    return layer.tensors[role].evaluate(context)
+
+
+def _tensor_scales_equal(layer: StandardLayer, context: Context) -> bool:
+    role = "weight_scale" if layer.form.scale.kind == "tensor" else "weight_scale_2"
+    scales = _value(layer, role, context)
+    return q.answer_tensor_scales_equal(scales.reshape(layer.experts or 1, -1))
+
+
+def _weight(layer: StandardLayer) -> Weight:
+    weight = layer.tensors["weight"]
+    assert isinstance(weight, Weight)
+    return weight
+
+
+def _no_zero_code(layer: StandardLayer, context: Context) -> bool:
+    """Stops at the first code 0."""
+    weight = _weight(layer)
+    compiled = weight.n * weight.k * (weight.experts or 1) >= SMALL
+    for block in weight.blocks:
+        if compiled and block.straight and passes.can_scan(block.packing, block.bits):
+            if passes.any_zero_code(block.packing, block.bits, block.stored(context), block.n, block.k):
+                return False
+        elif not q.answer_no_zero_code(block.codes(context)):
+            return False
+    return True
+
+
+def _zero_points_shift(layer: StandardLayer, context: Context) -> bool:
+    return q.answer_zero_points_shift(_value(layer, "zero_point", context), layer.form.number.bits)
+
+
+def _range_fit(layer: StandardLayer, context: Context) -> bool:
+    weight = _weight(layer)
+    scales = _value(layer, "weight_scale", context)
+    scales = scales if layer.experts is not None else scales[None]
+    return q.answer_range_fit(scales, lambda e: weight.expert_codes(context, e), layer.form.scale.k)
+
+
+def _fp16_range(layer: StandardLayer, context: Context) -> bool:
+    return q.answer_fp16_range(_value(layer, "weight_scale", context))
+
+
+ANSWERS: dict[str, Any] = {
+    "tensor_scales_equal": _tensor_scales_equal,
+    "no_zero_code": _no_zero_code,
+    "zero_points_shift": _zero_points_shift,
+    "range_fit": _range_fit,
+    "fp16_range": _fp16_range,
+}
+"""Question -> how this room answers it; the names are layouts.questions.QUESTIONS."""

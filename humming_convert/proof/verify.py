@@ -1,0 +1,211 @@
+"""Verification of a finished folder: every byte against the manifest, and with the source every code against it.
+
+In: an output folder, perhaps its source.  Out: findings; nothing is changed. Facts: architecture.md 9.1, 9.3, 9.6.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from xxhash import xxh3_128
+
+from humming_convert.checkpoint import open_checkpoint
+from humming_convert.checkpoint.header import read_header
+from humming_convert.checkpoint.reading import reader
+from humming_convert.checkpoint.tensors import Read, TensorView
+from humming_convert.findings import Finding, Findings, Refused
+from humming_convert.manifest.digests import manifest_digest
+from humming_convert.plan.build import make_plan
+from humming_convert.plan.fingerprint import options_of, request_of
+from humming_convert.plan.types import Plan
+from humming_convert.proof.roundtrip import ProofFailed, prove_layer
+from humming_convert.standard.expr import Context
+from humming_convert.standard.lossy import Meter
+
+MANIFEST = "humming_manifest.json"
+BLOCK = 1 << 20  # bytes a read
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was found. `checked`: counts by what was looked at."""
+
+    folder: Path
+    findings: Findings = field(default_factory=Findings)
+    checked: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.findings.errors)
+
+    def count(self, what: str, number: int = 1) -> None:
+        self.checked[what] = self.checked.get(what, 0) + number
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "status": "failed" if self.failed else "ok",
+            "out": str(self.folder),
+            "checked": self.checked,
+            "findings": [f.as_dict() for f in self.findings],
+        }
+
+    def summary(self) -> str:
+        counts = ", ".join(f"{n} {what}" for what, n in self.checked.items())
+        return f"{self.folder}: {'FAILED' if self.failed else 'ok'} ({counts})"
+
+
+def verify_folder(folder: Path, source: Path | None) -> Verification:
+    """Checks a folder. Damage becomes error findings; Refused only if the source itself cannot be read."""
+    found = Verification(folder)
+    manifest = _manifest(found)
+    if manifest is None:
+        return found
+    read = reader("mmap")
+    views = _headers(found, manifest)
+    _layers(found, manifest, views, read)
+    _files(found, manifest)
+    if source is not None and not found.failed:
+        _against_source(found, manifest, views, source, read)
+    return found
+
+
+def _manifest(found: Verification) -> dict[str, Any] | None:
+    path = found.folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        found.findings.error("no-manifest", "there is no manifest: not a folder that this tool finished", file=MANIFEST)
+        return None
+    except ValueError as error:
+        found.findings.error("manifest-damaged", f"not JSON ({error})", file=MANIFEST, advice="convert again")
+        return None
+    if not isinstance(manifest, dict) or manifest_digest(manifest) != manifest.get("manifest_digest"):
+        found.findings.error("manifest-damaged", "its digest is not that of its content", file=MANIFEST, advice="convert again")
+        return None
+    return manifest
+
+
+def _headers(found: Verification, manifest: Mapping[str, Any]) -> dict[str, TensorView]:
+    """Every tensor in the folder's weight files by name."""
+    views: dict[str, TensorView] = {}
+    for entry in manifest["files"]:
+        if entry["name"].endswith(".safetensors") and (found.folder / entry["name"]).is_file():
+            header = read_header(found.folder / entry["name"])
+            if isinstance(header, list):
+                found.findings.extend(header)
+            else:
+                views |= header.tensors
+    return views
+
+
+def _layers(found: Verification, manifest: Mapping[str, Any], views: Mapping[str, TensorView], read: Read) -> None:
+    """Each tensor of a layer: there, as described, of the digest."""
+    for layer in manifest["layers"]:
+        for role, t in layer["tensors"].items():
+            view = views.get(t["name"])
+            where = {"layer": layer["name"], "tensor": t["name"], "file": t["file"]}
+            if view is None:
+                found.findings.error("tensor-missing", f"{role} {t['name']} is not in the files", advice="convert again", **where)
+                continue
+            if (view.dtype, list(view.shape), view.file.name) != (t["dtype"], t["shape"], t["file"]):
+                have = f"{view.dtype}{list(view.shape)} in {view.file.name}"
+                found.findings.error("tensor-differs", f"{t['name']} is {have}, the manifest says {t['dtype']}{t['shape']}", **where)
+                continue
+            if digest_of_span(view) != t["digest"]:
+                found.findings.error(
+                    "digest-differs", f"the bytes of {t['name']} are not those that were written", advice="convert again", **where
+                )
+            found.count("tensors")
+
+
+def digest_of_span(view: TensorView) -> str:
+    """XXH3-128 of a tensor's bytes in its file."""
+    digest, left = xxh3_128(), view.nbytes
+    with open(view.file, "rb") as f:
+        f.seek(view.offset)
+        while left:
+            block = f.read(min(BLOCK, left))
+            if not block:
+                break
+            digest.update(block)
+            left -= len(block)
+    return "xxh3:" + digest.hexdigest()
+
+
+def _files(found: Verification, manifest: Mapping[str, Any]) -> None:
+    listed = {f["name"] for f in manifest["files"]} | {MANIFEST}
+    for path in sorted(found.folder.iterdir()):
+        if path.name not in listed:
+            found.findings.error(
+                "file-unknown", f"{path.name} is not in the manifest", file=path.name, advice="remove it, or convert again"
+            )
+    for entry in manifest["files"]:
+        path = found.folder / entry["name"]
+        if not path.is_file():
+            found.findings.error("file-missing", f"{entry['name']} is missing", file=entry["name"], advice="convert again")
+            continue
+        digest = xxh3_128()
+        with open(path, "rb") as f:
+            while block := f.read(BLOCK):
+                digest.update(block)
+        if path.stat().st_size != entry["bytes"] or "xxh3:" + digest.hexdigest() != entry["digest"]:
+            found.findings.error(
+                "digest-differs", f"{entry['name']} is not the file that was written", file=entry["name"], advice="convert again"
+            )
+        found.count("files")
+
+
+def _against_source(found: Verification, manifest: Mapping[str, Any], views: Mapping[str, TensorView], source: Path, read: Read) -> None:
+    """The round trip: a plan is made from the source with the manifest's options, and every layer is proven against it."""
+    findings = Findings()
+    checkpoint = open_checkpoint(source, findings)
+    if checkpoint is None:
+        raise Refused(findings)
+    try:
+        request = request_of(manifest["options"])
+    except (KeyError, TypeError):
+        found.findings.error("options-unknown", "the manifest's options are of another version of this tool", file=MANIFEST)
+        return
+    plan = make_plan(checkpoint, request, read, findings)
+    if plan.fingerprint != manifest["fingerprint"]:
+        differs = [k for k, v in options_of(plan.request).items() if manifest["options"].get(k) != v] or [
+            "the source or the tool's version"
+        ]
+        found.findings.error("fingerprint-differs", f"this folder was made from something else: {', '.join(differs)}", file=MANIFEST)
+        return
+    _prove(found, plan, views, read)
+
+
+def _prove(found: Verification, plan: Plan, views: Mapping[str, TensorView], read: Read) -> None:
+    for planned in plan.layers:
+        context = Context(read=read, meter=Meter())
+        written = {role: views[t.name] for role, t in planned.outputs.items()}
+        try:
+            prove_layer(planned, written, context)
+        except ProofFailed as failed:
+            found.findings.add(failed.finding)
+        found.count("layers proven")
+    for plain in plan.plain:
+        view = views.get(plain.output.name)
+        want = plain.expr.evaluate(Context(read=read, meter=Meter()))
+        if view is None or not np.array_equal(_raw(read(view)), _raw(want)):
+            name = plain.output.name
+            found.findings.add(
+                Finding(
+                    severity="error",
+                    code="passthrough-differs",
+                    tensor=name,
+                    message=f"{name} is not what the source says",
+                    file=plain.output.file,
+                )
+            )
+        found.count("plain tensors")
+
+
+def _raw(array: Any) -> Any:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
