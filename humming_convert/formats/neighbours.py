@@ -16,7 +16,7 @@ from humming_convert.formats.source import Module, Source
 
 RULES = (
     Rule(223, "config-contradiction", "two quantization configs agree, or the tensors prove the first of them"),
-    Rule(224, "excluded-packed", "a module that the config leaves out is not quantized (else it is read as quantized)", "warning"),
+    Rule(224, "excluded-packed", "a module that the config leaves out is not quantized (else the tensors are followed)", "warning"),
     Rule(227, "adapter-inside", "no LoRA or EoRA tensors stand in the weight files"),
     Rule(232, "unverified-variant", "a real sample of the variant was at hand", "warning"),
     Rule(233, "listed-plain", "a module that the config names as quantized is quantized", "warning"),
@@ -31,8 +31,7 @@ def check_neighbours(source: Source, modules: Mapping[str, Sequence[Module]], de
     _other_kinds(source, modules, own)
     _adapters_and_orphans(source)
     quantized = [m for found in modules.values() for m in found]
-    for module in quantized:
-        _excluded(source, declared, module)
+    _excluded(source, declared, quantized)
     _listed_plain(source, declared, {m.name for m in quantized})
     if source.method == "auto-round":
         source.findings.warning(
@@ -81,19 +80,22 @@ def _adapters_and_orphans(source: Source) -> None:
             )
 
 
-def _excluded(source: Source, declared: Declared, module: Module) -> None:
-    skip = declared.of(module.name).skip
-    entry = listed(module.name, declared.excluded)
-    if skip is None and entry is None:
-        return
-    by = f"`dynamic` key {skip!r}" if skip is not None else f"modules_to_not_convert entry {entry!r}"
-    view = next(iter(module.tensors.values()))
-    source.findings.warning(
-        "excluded-packed",
-        f"left out by the {by} of {declared.file}, yet its tensors are packed; it is read as quantized",
-        layer=module.name,
-        file=view.file.name,
-    )
+def _excluded(source: Source, declared: Declared, quantized: Sequence[Module]) -> None:
+    """D2; one warning a key or entry."""
+    found: dict[str, list[Module]] = {}
+    for module in quantized:
+        skip, entry = declared.of(module.name).skip, listed(module.name, declared.excluded)
+        if skip is not None or entry is not None:
+            by = f"`dynamic` key {skip!r}" if skip is not None else f"modules_to_not_convert entry {entry!r}"
+            found.setdefault(by, []).append(module)
+    for by, modules in found.items():
+        source.findings.warning(
+            "excluded-packed",
+            f"the {by} of {declared.file} leaves out modules whose tensors are packed (the first: {modules[0].name}); they are read as quantized",
+            layer=modules[0].name,
+            file=next(iter(modules[0].tensors.values())).file.name,
+            count=len(modules),
+        )
 
 
 def _listed_plain(source: Source, declared: Declared, quantized: set[str]) -> None:

@@ -34,15 +34,33 @@ def _has(*suffixes: str, **dtypes: str) -> Test:
     return test
 
 
+def _packed_shapes(t: Mapping[str, TensorView]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Shapes of qweight and scales of a module that may be AWQ: two dimensions each, and no g_idx, which only GPTQ has."""
+    q, s = t.get("qweight"), t.get("scales")
+    if q is None or s is None or "g_idx" in t or len(q.shape) != 2 or len(s.shape) != 2:
+        return None
+    return q.shape, s.shape
+
+
 def _awq_shapes(t: Mapping[str, TensorView]) -> bool:
     """qweight [K, N/8] beside scales [.., N]; GPTQ has qweight [.., N]."""
-    q, s = t.get("qweight"), t.get("scales")
-    return q is not None and s is not None and len(q.shape) == 2 == len(s.shape) and q.shape[1] != s.shape[1] and q.shape[0] != s.shape[0]
+    shapes = _packed_shapes(t)
+    return shapes is not None and shapes[0][1] != shapes[1][1] and shapes[0][0] != shapes[1][0]
 
 
 def _gemv_shapes(t: Mapping[str, TensorView]) -> bool:
-    q, s = t.get("qweight"), t.get("scales")
-    return q is not None and s is not None and len(q.shape) == 2 == len(s.shape) and q.shape[0] == s.shape[0] and q.shape[1] != s.shape[1]
+    """qweight [N, K/8] beside scales [N, 8*zw]. Equal shapes: as GPTQ, groups of 32/bits weights, which nobody writes; qzeros tell 4 bits."""
+    shapes = _packed_shapes(t)
+    if shapes is None or shapes[0][0] != shapes[1][0]:
+        return False
+    zeros = t.get("qzeros")
+    return shapes[0][1] != shapes[1][1] or (zeros is not None and zeros.shape == (shapes[1][0], shapes[1][1] // 8))
+
+
+def _marlin_shapes(t: Mapping[str, TensorView]) -> bool:
+    """qweight [K/16, 2N] beside scales [.., N], without zero points; AWQ without zero points has [K, N/8]."""
+    shapes = _packed_shapes(t)
+    return shapes is not None and "qzeros" not in t and shapes[0][1] == 2 * shapes[1][1]
 
 
 BYTE, F8 = "U8|I8", "F8_E4M3|F8_E5M2"
@@ -51,9 +69,9 @@ KINDS: tuple[tuple[str, Test], ...] = (
     ("gpt-oss", lambda t: any(s.endswith("_blocks") for s in t)),
     ("humming-stacked", lambda t: any(f"{s}_scale" in t for s in t)),
     ("awq-fast", _has(qweight="I16")),
-    ("marlin", lambda t: ("qweight" in t and "qzeros" not in t and "g_idx" not in t and "scales" in t and _awq_shapes(t)) or ("B" in t and "s" in t)),
-    ("awq-gemv", lambda t: "qweight" in t and _gemv_shapes(t)),
-    ("awq", lambda t: "qweight" in t and _awq_shapes(t)),
+    ("marlin", lambda t: _marlin_shapes(t) or ("B" in t and "s" in t)),
+    ("awq-gemv", _gemv_shapes),
+    ("awq", _awq_shapes),
     ("gptq", lambda t: "qweight" in t),
     ("ct-pack", _has(weight_packed="I32")),
     ("ct-nvfp4", lambda t: "weight_packed" in t and ("weight_global_scale" in t or ("weight_scale" in t and t["weight_scale"].dtype == "F8_E4M3"))),
