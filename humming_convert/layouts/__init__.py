@@ -1,0 +1,30 @@
+"""Layouts: where the bits of a packed layer are, for every target. `prepare` and `restore` are inverses up to named lossy steps.
+
+`resolve` decides, `pack_small` and `pack_weight` follow; `address` says where one code is, independently of both.
+Facts: layouts.md.
+"""
+
+from __future__ import annotations
+
+from humming_convert.layouts.config import Environment, LayerConfig, LayerRecipe
+from humming_convert.layouts.prepare import PackedLayer, Standard, prepare
+from humming_convert.layouts.questions import Answers, questions
+from humming_convert.layouts.resolve import resolve
+from humming_convert.layouts.small import pack_small
+from humming_convert.layouts.weights import WeightAux, pack_weight, unpack_weight
+
+__all__ = [
+    "Answers",
+    "Environment",
+    "LayerConfig",
+    "LayerRecipe",
+    "PackedLayer",
+    "Standard",
+    "WeightAux",
+    "pack_small",
+    "pack_weight",
+    "prepare",
+    "questions",
+    "resolve",
+    "unpack_weight",
+]

@@ -1,0 +1,90 @@
+"""E8M0 scales for 8-bit activations and for float16: the range of a row, and what is done to codes outside it.
+
+In: scale bytes.  Out: new bytes, offsets of groups, factors of the secondary scale.
+Facts: layouts.md 2 (S2e, S3, S5), 6 (S7).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from humming_convert.standard.numbers import values
+
+U8 = NDArray[np.uint8]
+F32 = NDArray[np.float32]
+Array = NDArray[Any]
+
+LIMIT = {"float8e4m3": 11, "int8": 3}  # R: binades that fit under the top of a row (S2e)
+
+
+def fused_scales(codes: U8, per_row: bool, limit: int, plus: int) -> tuple[U8, U8, F32]:
+    """S5: bytes [E, N', G] -> new bytes, offsets d [E, N', G], factors ([E, N'] per row, else [E]).
+
+    top = max, bot = min of a row (or expert), low = top - min(top - bot, R):  d = max(s, low) - s,
+    new = max(s, low) - low + plus, factor = 2^(low - 127) / 2.
+    """
+    s = codes.astype(np.int32)
+    axes: tuple[int, ...] = (2,) if per_row else (1, 2)
+    top, bottom = s.max(axis=axes, keepdims=True), s.min(axis=axes, keepdims=True)
+    low = top - np.minimum(top - bottom, limit)
+    raised = np.maximum(s, low)
+    factor = np.ldexp(np.float32(1), low - 128).astype(np.float32)
+    return (
+        (raised - low + plus).astype(np.uint8),
+        (raised - s).astype(np.uint8),
+        factor.reshape(low.shape[:2] if per_row else low.shape[:1]),
+    )
+
+
+@lru_cache(maxsize=1)
+def rewrite_table() -> U8:
+    """uint8 [256, 16]: the code of an E2M1 code in a group with offset d (S5, the exact arithmetic).
+
+    d = 0: only -0 becomes 0.  d = 1: 0 1 1 2 2 3 4 5.  From 128 on the library's multiplier is no power of two and its codes mean nothing.
+    """
+    c = np.arange(16, dtype=np.uint32)
+    c = np.where(c == 8, np.uint32(0), c)
+    f = ((c & 8) << 28 | (c & 7) << 22).view(np.float32)
+    d = np.arange(256, dtype=np.uint32)[:, None]
+    with np.errstate(all="ignore"):
+        p = np.asarray(f * (np.uint32(0x3F800000) - (d << 23)).view(np.float32), np.float32)
+        bits = np.where(np.isnan(p), np.uint32(0x7FFFFFFF), p.view(np.uint32))
+        down, up = bits & np.uint32(0x81C00000), (bits + np.uint32(0x200000)) & np.uint32(0x81C00000)
+        nearer_up = np.abs(p - down.view(np.float32)) >= np.abs(p - up.view(np.float32))
+    x = np.where(nearer_up, up, down)
+    out = ((x & np.uint32(0x80000000)) >> 28 | (x & np.uint32(0x01C00000)) >> 22).astype(np.uint8)
+    out[0] = c
+    return out
+
+
+@lru_cache(maxsize=1)
+def changed_table() -> NDArray[np.bool_]:
+    """bool [256, 16]: does a code in a group with offset d change its value? (-0 -> 0 does not.)"""
+    v = values("float4e2m1")
+    return np.asarray(v[rewrite_table()] * np.exp2(np.arange(256.0))[:, None] != v[None, :])
+
+
+def fp16_range(codes: U8) -> tuple[U8, F32]:
+    """S3: bytes [E, ...] -> bytes inside float16's range, factors [E].
+
+    Per expert: shift = hi - 15 if hi > 15 else min(max(lo + 14, hi - 15), 0);  new exponent = e - shift, clamped to -15..15.
+    """
+    e = codes.astype(np.int32) - 127
+    axes = tuple(range(1, e.ndim))
+    low, high = e.min(axis=axes), e.max(axis=axes)
+    shift = np.where(high > 15, high - 15, np.minimum(np.maximum(low + 14, high - 15), 0))
+    moved = np.clip(e - shift.reshape(-1, *(1,) * (e.ndim - 1)) + 127, 112, 142)
+    return moved.astype(np.uint8), np.ldexp(np.float32(1), shift).astype(np.float32)
+
+
+def rebias(codes: U8) -> U8:
+    """S7: E8M0 as float16's exponent field in the top bits of a byte: clamp(byte - 112, 0, 30) << 3."""
+    return (np.clip(codes.astype(np.int32) - 112, 0, 30) << 3).astype(np.uint8)
+
+
+def rebias_back(codes: U8) -> U8:
+    return ((codes >> 3) + 112).astype(np.uint8)

@@ -1,0 +1,300 @@
+"""Everything beside the weight: scales, zero points, secondary scales and biases of a layer, without the weight.
+
+In: a LayerRecipe and standard tensors by role.  Out: packed tensors by role, and what the weight's maps need.
+Facts: layouts.md 2 (order of steps), 3, 6 to 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from humming_convert.checkpoint.tensors import DTYPES, NAMES
+from humming_convert.layouts import e8m0, padding, zero_points
+from humming_convert.layouts.config import LayerRecipe
+from humming_convert.layouts.orders import order_c
+from humming_convert.layouts.scales import normal, place_scale
+from humming_convert.layouts.weights import WeightAux
+from humming_convert.standard.expr import cast_values
+from humming_convert.standard.lossy import Meter
+from humming_convert.standard.numbers import STORED_AS, scale_values
+from humming_convert.targets.refusals import refuse
+
+Array = NDArray[Any]
+Tensors = Mapping[str, Array]
+
+
+@dataclass(slots=True)
+class State:
+    """The tensors of a layer on their way, always with an experts axis (1 for none).
+
+    scale: [E, N, G] (block: [E, N/gn, G]; tensor: [E]).  zero: codes or values [E, N, G].  scale_2: [E] or [E, N].  bias: [E, N].
+    scale_name: how the bytes of `scale` are read (Humming's name).
+    """
+
+    scale: Array
+    scale_name: str
+    zero: Array | None = None
+    scale_2: Array | None = None
+    bias: Array | None = None
+    aux: dict[str, Array] = field(default_factory=dict)
+
+
+# --- Into the state
+
+
+def cast(x: Array, dtype: str, step: str, role: str, meter: Meter) -> Array:
+    """Values in another dtype, measured."""
+    out = cast_values(x, dtype)
+    if out is not x:
+        meter.record(step, role, x.astype(np.float64), out.astype(np.float64))
+    return out
+
+
+def take(recipe: LayerRecipe, tensors: Tensors, meter: Meter) -> State:
+    """Standard tensors with an experts axis, cast as the entry's loader does; types are checked as the library does (S4)."""
+    e, n, param = recipe.experts or 1, recipe.n, recipe.param_dtype
+    source = recipe.source
+    wanted = {"weight_scale"}
+    wanted |= {"zero_point"} if source.zero_point != "none" else set()
+    wanted |= {"weight_scale_2"} if source.scale_2 != "none" else set()
+    wanted |= {"bias"} if recipe.has_bias else set()
+    for role in sorted(wanted ^ (set(tensors) - {"weight", "input_scale", "input_scale_2"})):
+        raise refuse("tensor_missing", f"{role} is {'missing' if role in wanted else 'there, and the form has none'}")
+
+    def values16(role: str, step: str) -> Array:
+        x = tensors[role]
+        if recipe.entry != "humming-layer" and NAMES[x.dtype] not in (param, *(("F32",) if step == "scale-cast" else ())):
+            raise refuse("tensor_dtype", f"{role} is {NAMES[x.dtype]}, the model is {param}")
+        if NAMES[x.dtype] not in ("F16", "BF16", "F32"):
+            raise refuse("tensor_dtype", f"{role} is {NAMES[x.dtype]}, not a float of 16 or 32 bits")
+        return x
+
+    def shaped(x: Array, role: str, *shape: int) -> Array:
+        if x.size != e * int(np.prod(shape)) or x.shape[-1:] != shape[-1:]:
+            raise refuse("tensor_shape", f"{role} has shape {x.shape}, its form wants {shape} for each of {e} experts")
+        return x.reshape(e, *shape)
+
+    scale = tensors["weight_scale"]
+    kind = source.scale.kind
+    name = "float32" if kind in ("block", "tensor") else source.scale.dtype
+    if kind == "tensor":
+        s = State(scale=typed(scale, "weight_scale", "F32").reshape(e, -1), scale_name=name)
+    elif kind == "block":
+        rows = n // source.scale.n if source.scale.n else 1
+        s = State(scale=shaped(typed(scale, "weight_scale", "F32"), "weight_scale", rows, recipe.k // source.scale.k), scale_name=name)
+    else:
+        if name in ("float16", "bfloat16", "float32"):
+            scale = values16("weight_scale", "scale-cast")
+            if recipe.small.merge in ("none", "equal"):
+                scale = cast(scale, param, "scale-cast", "weight_scale", meter)
+        else:
+            bytes_ = scale.dtype == np.uint8 and STORED_AS[name].startswith("F8")
+            scale = scale.view(DTYPES[STORED_AS[name]]) if bytes_ else typed(scale, "weight_scale", STORED_AS[name])
+        s = State(scale=columns(recipe, scale, "weight_scale"), scale_name=name)
+    if source.zero_point == "int":
+        words = typed(tensors["zero_point"], "zero_point", "I32")
+        z = words.reshape(e, n * recipe.weight.bits // 32, -1)
+        s.zero = columns(recipe, zero_points.unpack_standard(z, recipe.weight.bits, n), "zero_point")
+    elif source.zero_point == "fp":
+        z = cast(values16("zero_point", "zero-point"), param, "scale-cast", "zero_point", meter)
+        s.zero = columns(recipe, z, "zero_point")
+    if source.scale_2 == "tensor":
+        s.scale_2 = typed(tensors["weight_scale_2"], "weight_scale_2", "F32").reshape(e, -1)
+    elif source.scale_2 == "channel":
+        s.scale_2 = shaped(
+            cast(values16("weight_scale_2", "scale-cast"), param, "scale-cast", "weight_scale_2", meter), "weight_scale_2", n
+        )
+    if recipe.has_bias:
+        s.bias = shaped(cast(values16("bias", "bias-cast"), param, "bias-cast", "bias", meter), "bias", n)
+    return s
+
+
+def typed(x: Array, role: str, dtype: str) -> Array:
+    if NAMES.get(x.dtype) != dtype:
+        raise refuse("tensor_dtype", f"{role} is {NAMES.get(x.dtype, x.dtype)}, its form wants {dtype}")
+    return x
+
+
+def columns(recipe: LayerRecipe, x: Array, role: str) -> Array:
+    """S4 a: [E, N, L] with each column repeated to the groups of the configuration (splits, one-column scales)."""
+    p = recipe.pair
+    groups = recipe.k // p.gw if p.gw else 1
+    length = x.shape[-1]
+    if x.size != (recipe.experts or 1) * recipe.n * length:
+        raise refuse("tensor_shape", f"{role} has shape {x.shape}, the layer {recipe.n} rows")
+    x = x.reshape(recipe.experts or 1, recipe.n, length)
+    if recipe.small.groups and length not in (0, groups) and groups % length == 0:
+        x = np.repeat(x, groups // length, axis=-1)
+    if x.shape[-1] != groups:
+        raise refuse("tensor_shape", f"{role} has {length} columns, the form {groups}")
+    return x
+
+
+# --- Steps
+
+
+def merge(recipe: LayerRecipe, s: State, meter: Meter) -> None:
+    """S0: tensor scales [E, s] of the parts become one, or a row vector."""
+    how, e = recipe.small.merge, recipe.experts or 1
+    key = s.scale if recipe.source.scale.kind == "tensor" else s.scale_2
+    if recipe.source.scale.kind == "tensor" or recipe.source.scale_2 == "tensor":
+        assert key is not None
+        if key.shape[1] not in (1, len(recipe.stack_n)):
+            raise refuse("tensor_shape", f"{key.shape[1]} tensor scales an expert for {len(recipe.stack_n)} parts")
+        one = np.ascontiguousarray(key[:, 0])
+        rows = np.repeat(key, recipe.stack_n, axis=1) if key.shape[1] > 1 else np.repeat(key, recipe.n, axis=1)
+    if how in ("none", "equal"):
+        if recipe.source.scale.kind == "tensor":
+            s.scale = one
+        elif recipe.source.scale_2 == "tensor":
+            s.scale_2 = one
+        return
+    param = recipe.param_dtype
+    if how == "to_channel":
+        s.scale = cast(rows, param, "scale2-cast", "weight_scale", meter)[..., None]
+    elif how == "to_channel_2":
+        s.scale_2 = cast(rows, param, "scale2-cast", "weight_scale_2", meter)
+    else:
+        product = scale_values(s.scale, s.scale_name).astype(np.float32).reshape(e, recipe.n, 1) * rows[..., None]
+        s.scale = cast(product, param, "scale-cast", "weight_scale", meter)
+        s.scale_2 = None
+    if how != "to_channel_2":
+        s.scale_name = "float16" if param == "F16" else "bfloat16"
+
+
+def shift_zero_points(recipe: LayerRecipe, s: State) -> None:
+    """S2a (and S1 of 0.1.19): floating zero points move by the midpoint, in float32, rounded to the model dtype."""
+    if recipe.small.zero_shift and s.zero is not None:
+        s.zero = cast_values(s.zero.astype(np.float32) + np.float32(recipe.small.zero_shift), recipe.param_dtype)
+
+
+def into_fp16_range(recipe: LayerRecipe, s: State, meter: Meter) -> None:
+    """S3: E8M0 exponents moved into float16's range, the factor into the secondary scale."""
+    if not recipe.small.fp16_range:
+        return
+    before = s.scale.view(np.uint8)
+    moved, factor = e8m0.fp16_range(before)
+    wide = factor.reshape(-1, *(1,) * (moved.ndim - 1)).astype(np.float64)
+    meter.record("e8m0-fp16", "weight_scale", np.exp2(before - 127.0), np.exp2(moved - 127.0) * wide)
+    s.scale = moved.view(s.scale.dtype)
+    if recipe.form.scale_2 == "channel":
+        assert s.scale_2 is not None
+        product = s.scale_2.astype(np.float32) * factor[:, None]
+        s.scale_2 = cast(product, recipe.param_dtype, "scale2-cast", "weight_scale_2", meter)
+    else:
+        s.scale_2 = factor if s.scale_2 is None else s.scale_2 * factor
+
+
+def missing_scale_2(recipe: LayerRecipe, s: State) -> None:
+    """S4 c: fused and integer scales always have a secondary scale; ones where none is given."""
+    if s.scale_2 is None and (recipe.small.fused or recipe.small.int_scale):
+        e = recipe.experts or 1
+        channel = recipe.form.scale_2 == "channel"
+        s.scale_2 = np.ones((e, recipe.n), DTYPES[recipe.param_dtype]) if channel else np.ones(e, np.float32)
+
+
+def integer_scale_type(recipe: LayerRecipe, s: State, meter: Meter) -> None:
+    """S4 b: scales that will be integers are rounded to the model dtype first."""
+    if recipe.small.int_scale and s.scale_name not in ("float16", "bfloat16"):
+        s.scale = cast(scale_values(s.scale, s.scale_name).astype(np.float32), recipe.param_dtype, "scale-cast", "weight_scale", meter)
+        s.scale_name = recipe.config.c_dtype
+
+
+def pad(recipe: LayerRecipe, s: State) -> None:
+    """Section 3."""
+    p, n = recipe.pair, recipe.config.shape_n
+    g = recipe.config.shape_k // p.gw if p.gw else 1
+    if p.kind == "block":
+        s.scale = padding.extend(s.scale, n // p.gn if p.gn else 1, g)
+    elif recipe.small.fused:
+        rows_with_maximum = recipe.environment.pads_rows_with_maximum
+        s.scale = padding.extend_fused(s.scale.view(np.uint8), n, g, rows_with_maximum).view(s.scale.dtype)
+    elif p.kind != "tensor":
+        s.scale = padding.extend(s.scale, n, g, padding.ONE if s.scale_name == "float8e8m0" else 0)
+    if s.zero is not None:
+        s.zero = padding.extend(s.zero, n, g)
+    if s.scale_2 is not None and s.scale_2.ndim == 2:
+        s.scale_2 = padding.extend(s.scale_2, n, None)
+    if s.bias is not None:
+        s.bias = padding.extend(s.bias, n, None)
+
+
+def fuse(recipe: LayerRecipe, s: State) -> None:
+    """S5: the scales of 8-bit activations; the weight's offsets go to `aux`."""
+    small = recipe.small
+    if not small.fused:
+        return
+    assert s.scale_2 is not None
+    channel = recipe.form.scale_2 == "channel"
+    before = s.scale.view(np.uint8)
+    scale_2 = s.scale_2.astype(np.float32)
+    new, offsets, factor = e8m0.fused_scales(before, channel, small.fused, small.fused_plus)
+    wide = scale_2[:, :, None] if channel else scale_2[:, None, None]
+    s.aux["offsets"] = offsets
+    s.aux["group_scale"] = np.ldexp(np.float32(1), before.astype(np.int32) - 127).astype(np.float32) * wide
+    s.scale, s.scale_2 = new.view(s.scale.dtype), factor * scale_2
+
+
+def as_integers(recipe: LayerRecipe, scale: Array, scale_2: Array, meter: Meter) -> tuple[Array, Array]:
+    """S9: packed scales as int16 under their 16-bit dtype, one factor for the whole tensor."""
+    w = scale.astype(np.float32)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = np.float32(np.abs(w).max() / np.float32(1024))
+        quotient = np.nan_to_num(np.rint(w / factor), nan=0.0, posinf=0.0, neginf=0.0).astype(np.int16)
+    meter.record("int-weight-scale", "weight_scale", w, quotient.astype(np.float32) * factor)
+    return quotient.view(scale.dtype), scale_2.astype(np.float32) * factor
+
+
+# --- Out of the state
+
+
+def pack_small(recipe: LayerRecipe, tensors: Tensors, meter: Meter) -> tuple[dict[str, Array], WeightAux]:
+    """Packed tensors of every role but `weight`, and what the weight's maps need.
+
+    tensors: the standard form of `recipe.source` by role; a `weight` among them is not looked at.
+    """
+    s = take(recipe, tensors, meter)
+    merge(recipe, s, meter)
+    shift_zero_points(recipe, s)
+    into_fp16_range(recipe, s, meter)
+    integer_scale_type(recipe, s, meter)
+    missing_scale_2(recipe, s)
+    pad(recipe, s)
+    fuse(recipe, s)
+    small, ppu = recipe.small, recipe.weight.ppu or recipe.pair.target.ppu
+    out: dict[str, Array] = {}
+    if small.place == "tensor":
+        out["weight_scale"] = s.scale
+    else:
+        scale = s.scale
+        if small.rebias:
+            new = e8m0.rebias(scale.view(np.uint8))
+            meter.record("e8m0-fp16", "weight_scale", np.exp2(scale.view(np.uint8) - 127.0), np.exp2(e8m0.rebias_back(new) - 127.0))
+            scale = new.view(scale.dtype)
+        out["weight_scale"] = np.stack([place_scale(x, small.place, ppu) for x in scale])
+    if s.zero is not None:
+        if recipe.form.zero_point == "int":
+            s.aux["zero"] = s.zero
+            out["zero_point"] = np.stack([zero_points.integer(z, small.zero_width, small.zero_groups, ppu) for z in s.zero])
+        else:
+            out["zero_point"] = np.stack([normal(z, ppu) for z in s.zero])
+    if small.int_scale:
+        assert s.scale_2 is not None
+        out["weight_scale"], s.scale_2 = as_integers(recipe, out["weight_scale"], s.scale_2, meter)
+    if s.scale_2 is not None:
+        channel = s.scale_2.ndim == 2
+        out["weight_scale_2"] = (
+            order_c(cast(s.scale_2, recipe.param_dtype, "scale2-cast", "weight_scale_2", meter)) if channel else s.scale_2
+        )
+    if s.bias is not None:
+        out["bias"] = order_c(s.bias)
+    for role, x in out.items():
+        dtype, shape = recipe.outputs[role]
+        out[role] = np.ascontiguousarray(x).reshape(shape)
+        assert NAMES[x.dtype] == dtype, (role, x.dtype, dtype)
+    return out, WeightAux(zero=s.aux.get("zero"), offsets=s.aux.get("offsets"), group_scale=s.aux.get("group_scale"))
