@@ -57,6 +57,27 @@ def _e8m0_zero_nan(x: Array) -> Array:
     return np.where(raw == 255, np.uint8(0), raw).view(DTYPES["F8_E8M0"])
 
 
+@operation("chunk_rows")
+def _chunk_rows(x: Array, chunks: int, rows: int, block: int) -> Array:
+    """Block scales [chunks * ceil(rows/block), columns], a grid a chunk -> one row a weight row [chunks * rows, columns]."""
+    per = -(-rows // block)
+    grid = x.reshape(chunks, per, x.shape[-1])
+    return np.repeat(grid, block, 1)[:, :rows].reshape(chunks * rows, x.shape[-1])
+
+
+@operation("chunk_order")
+def _chunk_order(chunks: int, q: int, k: int, v: int) -> Array:
+    """New row i is old row order[i]: all of Q, then K, then V, from chunks of q + k + v rows."""
+    start = np.arange(chunks, dtype=np.int64)[:, None] * (q + k + v)
+    parts = [start + at + np.arange(size) for at, size in ((0, q), (q, k), (q + k, v))]
+    return np.concatenate([p.reshape(-1) for p in parts])
+
+
+@operation("take_rows")
+def _take_rows(x: Array, order: Array) -> Array:
+    return np.asarray(x[order])
+
+
 # ------------------------------------------------------------------ scales
 def _repeat(x: Expr, count: int, axis: int, length: int) -> Expr:
     return apply("repeat", x, params=(count, axis, length), shape=(*x.shape[:axis], length, *x.shape[axis + 1 :]))

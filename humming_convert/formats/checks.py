@@ -1,0 +1,317 @@
+"""Rules about the numbers in stored tensors, looked at before anything is written.
+
+In: `Check`s of the layers and a way to read tensors.  Out: findings, one a tensor and rule, with the count.
+Tensors are gone through in blocks, so memory stays bounded. Facts: formats.md 9.2, 12 rows 27, 28, 32, 41 to 48.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from humming_convert.checkpoint.tensors import Read, TensorView
+from humming_convert.findings import Finding, Findings, Rule, Severity
+from humming_convert.standard.layer import Check
+
+Array = NDArray[Any]
+
+RULES = (
+    Rule(700, "scale-nonfinite", "every scale and bias is finite"),
+    Rule(701, "scale-not-positive", "scales of a whole matrix, and of activations, are finite, above 0 and at most 1e30"),
+    Rule(702, "e8m0-nan", "no E8M0 byte is 255"),
+    Rule(703, "scale-signed", "no 8-bit float scale has its sign bit set"),
+    Rule(704, "weight-nan", "no FP8 weight is NaN or infinite"),
+    Rule(705, "scale-all-zero", "the scales of a layer are not all zero"),
+    Rule(706, "weight-all-zero", "the weights of a layer are not all zero", "warning"),
+    Rule(707, "code-range", "integer codes that are stored wider lie in their range"),
+    Rule(708, "high-bits", "the unused high bits of padded words are zero"),
+    Rule(709, "zero-point-unsigned", "unpacked zero points are whole numbers in the signed range"),
+    Rule(710, "e8m0-as-number", "FP8 block scales are factors, not the numbers of E8M0 bytes"),
+    Rule(711, "scale-zero-groups", "at most one group in a hundred has the scale 0", "warning"),
+    Rule(712, "padding-not-zero", "padding holds zeros only", "warning"),
+    Rule(713, "pre-quant-scale", "pre_quant_scale, which no kernel applies, is absent or 1 everywhere"),
+)
+
+BLOCK = 1 << 23  # elements looked at in one go
+LARGEST_FACTOR = 1e30  # formats.md 12 row 32
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one check found: a finding's severity, code, message and count."""
+
+    severity: Severity
+    code: str
+    message: str
+    count: int
+    advice: str
+
+
+Look = Callable[[Check, Read], list[Seen]]
+
+
+def blocks(x: Array) -> Iterator[Array]:
+    """A tensor as flat pieces of at most BLOCK elements."""
+    flat = x.reshape(-1)
+    for start in range(0, flat.size, BLOCK):
+        yield flat[start : start + BLOCK]
+
+
+def raw(x: Array) -> Array:
+    """The bits of a block as unsigned integers of its width; a mapped tensor may be unaligned."""
+    return np.ascontiguousarray(x).view(f"<u{x.dtype.itemsize}")
+
+
+# exponent bits of 16- and 32-bit floats: all set means NaN or infinity
+EXPONENT: dict[str, int] = {"F16": 0x7C00, "BF16": 0x7F80, "F32": 0x7F800000, "F64": 0x7FF0000000000000}
+
+
+def _finite(c: Check, read: Read) -> list[Seen]:
+    if c.view.dtype not in EXPONENT:
+        return []
+    mask = np.dtype(f"<u{c.view.numpy.itemsize}").type(EXPONENT[c.view.dtype])
+    bad = sum(int(np.count_nonzero((raw(b) & mask) == mask)) for b in blocks(read(c.view)))
+    return [
+        Seen(
+            "error",
+            "scale-nonfinite",
+            f"{bad} NaN or infinite in {leaf(c.view)}",
+            bad,
+            "re-export the layer; they poison every output row they touch",
+        )
+    ] * (bad > 0)
+
+
+def _positive(c: Check, read: Read) -> list[Seen]:
+    values = np.asarray(read(c.view)).reshape(-1).astype(np.float64)
+    bad = ~(np.isfinite(values) & (values > 0) & (values <= LARGEST_FACTOR))
+    count = int(bad.sum())
+    if not count:
+        return []
+    first = values[bad][0]
+    return [
+        Seen("error", "scale-not-positive", f"{leaf(c.view)} is {first:g}; it must be finite and above 0", count, "re-export the layer")
+    ]
+
+
+def _e8m0(c: Check, read: Read) -> list[Seen]:
+    bad = sum(int(np.count_nonzero(raw(b) == 255)) for b in blocks(read(c.view)))
+    return [_e8m0_seen(c, bad, "")] * (bad > 0)
+
+
+def _e8m0_seen(c: Check, bad: int, which: str) -> Seen:
+    message = f"{bad} E8M0 bytes of {leaf(c.view)} are 255, which is NaN{which}"
+    advice = "re-export the layer" if which else "--e8m0-nan zero-group lets them pass where all codes of the group are zero"
+    return Seen("error", "e8m0-nan", message, bad, advice)
+
+
+def _e8m0_zero_group(c: Check, read: Read) -> list[Seen]:
+    """255 only where every magnitude of its 32 codes is zero (D15)."""
+    assert c.other is not None
+    scales = raw(np.asarray(read(c.view)).reshape(-1))
+    at = np.flatnonzero(scales == 255)
+    if not at.size:
+        return []
+    codes = raw(np.asarray(read(c.other)).reshape(scales.size, -1)[at])
+    bad = int((codes & np.uint8(0x77 if c.params[0] == 4 else 0x7F)).any(-1).sum())
+    return [_e8m0_seen(c, bad, ", and codes of their groups are not zero")] * (bad > 0)
+
+
+def _scale8(nan: Callable[[Array], Array]) -> Look:
+    """8-bit float scales: no NaN, no sign, not all zero, few zeros."""
+
+    def look(c: Check, read: Read) -> list[Seen]:
+        bad = signed = zero = total = 0
+        for b in blocks(read(c.view)):
+            bits = raw(b)
+            bad += int(np.count_nonzero(nan(bits)))
+            signed += int(np.count_nonzero(bits > 0x80))
+            zero += int(np.count_nonzero((bits & 0x7F) == 0))
+            total += bits.size
+        out = []
+        name = leaf(c.view)
+        if bad:
+            out.append(Seen("error", "scale-nonfinite", f"{bad} NaN or infinite in {name}", bad, "re-export the layer"))
+        if signed:
+            out.append(
+                Seen(
+                    "error",
+                    "scale-signed",
+                    f"{signed} scales of {name} are negative; no known tool writes such",
+                    signed,
+                    "re-export the layer",
+                )
+            )
+        if total and zero == total:
+            out.append(Seen("error", "scale-all-zero", f"{name} is zero everywhere", zero, "re-export the layer"))
+        elif zero * 100 > total:
+            out.append(
+                Seen(
+                    "warning",
+                    "scale-zero-groups",
+                    f"{zero} of {total} scales of {name} are 0: these groups of weights are lost",
+                    zero,
+                    "compare with the source model",
+                )
+            )
+        return out
+
+    return look
+
+
+def _weight8(bad_bits: int) -> Look:
+    """FP8 weights: bytes whose bits `bad_bits` are all set are NaN or infinite."""
+
+    def look(c: Check, read: Read) -> list[Seen]:
+        mask = np.uint8(bad_bits)
+        bad, any_set = 0, False
+        for b in blocks(read(c.view)):
+            bits = raw(b)
+            bad += int(np.count_nonzero((bits & mask) == mask))
+            any_set = any_set or bool((bits & np.uint8(0x7F)).any())
+        out = []
+        if bad:
+            out.append(Seen("error", "weight-nan", f"{bad} NaN codes in {leaf(c.view)}", bad, "re-export the layer"))
+        if not any_set and c.view.nbytes:
+            out.append(
+                Seen(
+                    "warning",
+                    "weight-all-zero",
+                    f"{leaf(c.view)} is zero everywhere",
+                    1,
+                    "compare with the source model; pruned experts exist",
+                )
+            )
+        return out
+
+    return look
+
+
+def _not_all_zero(severity: Severity, code: str) -> Look:
+    def look(c: Check, read: Read) -> list[Seen]:
+        x = read(c.view)
+        magnitude = np.dtype(f"<u{x.dtype.itemsize}").type((1 << (8 * x.dtype.itemsize - 1)) - 1)
+        if not c.view.nbytes or any((raw(b) & magnitude).any() for b in blocks(x)):
+            return []
+        return [Seen(severity, code, f"{leaf(c.view)} is zero everywhere", 1, "re-export the layer")]
+
+    return look
+
+
+def _int_range(c: Check, read: Read) -> list[Seen]:
+    """Two's complement codes of params[0] bits, stored one a byte."""
+    low, high = -(1 << (c.params[0] - 1)), (1 << (c.params[0] - 1)) - 1
+    bad = sum(int(np.count_nonzero((b < low) | (b > high))) for b in blocks(read(c.view)))
+    return [
+        Seen(
+            "error",
+            "code-range",
+            f"{bad} codes of {leaf(c.view)} lie outside {low}..{high} of {c.params[0]} bits",
+            bad,
+            "correct num_bits in the config",
+        )
+    ] * (bad > 0)
+
+
+def _high_bits(c: Check, read: Read) -> list[Seen]:
+    shift = np.uint32(32 // c.params[0] * c.params[0])
+    bad = sum(int(np.count_nonzero(raw(b) >> shift)) for b in blocks(read(c.view))) if shift < 32 else 0
+    advice = "the words may be of another layout or width; re-export the layer"
+    return [Seen("error", "high-bits", f"{bad} words of {leaf(c.view)} have unused high bits set", bad, advice)] * (bad > 0)
+
+
+def _signed_zero_point(c: Check, read: Read) -> list[Seen]:
+    low, high = -(1 << (c.params[0] - 1)), (1 << (c.params[0] - 1)) - 1
+    values = np.asarray(read(c.view)).reshape(-1).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        bad = int((~((values >= low) & (values <= high) & (values == np.floor(values)))).sum())
+    advice = "the exporter wrote unsigned zero points under a signed format; export again with another version"
+    return [Seen("error", "zero-point-unsigned", f"{bad} of {leaf(c.view)} are no whole numbers in {low}..{high}", bad, advice)] * (bad > 0)
+
+
+def _e8m0_as_number(c: Check, read: Read) -> list[Seen]:
+    """float32 scales that are all whole numbers from 100 to 140: bytes that were converted as numbers (formats.md 12 row 48)."""
+    values = np.asarray(read(c.view)).reshape(-1).astype(np.float64)
+    if values.size < 2 or not ((values >= 100) & (values <= 140) & (values == np.floor(values))).all():
+        return []
+    message = (
+        f"{leaf(c.view)} holds whole numbers from {int(values.min())} to {int(values.max())}: E8M0 bytes copied as numbers, not factors"
+    )
+    return [Seen("error", "e8m0-as-number", message, values.size, "export again; the factor is 2^(byte - 127)")]
+
+
+def _zero_padding(c: Check, read: Read) -> list[Seen]:
+    """Columns from params[0] of the last axis on."""
+    pad = np.asarray(read(c.view))[..., c.params[0] :]
+    bad = int(np.count_nonzero(raw(pad)))
+    return [
+        Seen(
+            "warning",
+            "padding-not-zero",
+            f"{bad} values in the padding of {leaf(c.view)} are not zero; they are ignored",
+            bad,
+            "re-export the layer",
+        )
+    ] * (bad > 0)
+
+
+def _all_ones(c: Check, read: Read) -> list[Seen]:
+    bad = int(np.count_nonzero(np.asarray(read(c.view)).reshape(-1).astype(np.float64) != 1))
+    advice = "export without it: it multiplies the activations at run time, which no Humming kernel does"
+    return [Seen("error", "pre-quant-scale", f"{bad} values of {leaf(c.view)} are not 1", bad, advice)] * (bad > 0)
+
+
+CHECKS: dict[str, Look] = {
+    "finite": _finite,
+    "positive": _positive,
+    "e8m0": _e8m0,
+    "e8m0-zero-group": _e8m0_zero_group,
+    "e4m3-scale": _scale8(lambda b: (b & 0x7F) == 0x7F),
+    "e5m2-scale": _scale8(lambda b: (b & 0x7C) == 0x7C),
+    "e4m3-weight": _weight8(0x7F),
+    "e5m2-weight": _weight8(0x7C),
+    "scale-not-all-zero": _not_all_zero("error", "scale-all-zero"),
+    "weight-not-all-zero": _not_all_zero("warning", "weight-all-zero"),
+    "int-range": _int_range,
+    "high-bits": _high_bits,
+    "signed-zero-point": _signed_zero_point,
+    "e8m0-as-number": _e8m0_as_number,
+    "zero-padding": _zero_padding,
+    "all-ones": _all_ones,
+}
+"""name -> what it looks for. `Check.params`: int-range, high-bits, signed-zero-point, e8m0-zero-group: bits; zero-padding: first padded column."""
+
+
+def leaf(view: TensorView) -> str:
+    """A tensor's name after its last dot."""
+    return view.name.rpartition(".")[2]
+
+
+def run_checks(checks: Iterable[Check], read: Read, findings: Findings, jobs: int = 1) -> None:
+    """Looks at every tensor named; what is wrong goes to `findings`, in the order of `checks`. `read` must be usable from `jobs` threads."""
+
+    def look(c: Check) -> list[Seen]:
+        view = c.view.at(c.index) if c.index else c.view
+        return CHECKS[c.what](Check(what=c.what, view=view, layer=c.layer, params=c.params, other=c.other), read)
+
+    todo = list(dict.fromkeys(checks))
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        for c, seen in zip(todo, pool.map(look, todo), strict=True):
+            for s in seen:
+                findings.add(
+                    Finding(
+                        severity=s.severity,
+                        code=s.code,
+                        message=s.message,
+                        layer=c.layer,
+                        tensor=c.view.name,
+                        file=c.view.file.name,
+                        advice=s.advice,
+                        count=s.count,
+                    )
+                )

@@ -1,0 +1,206 @@
+"""FP8 weights with scales for a matrix, a row, a group or a block: DeepSeek, Mistral, fbgemm, ModelOpt FP8, compressed-tensors float.
+
+In: one module's tensors, what the config says of it.  Out: a StandardLayer (block scales float32, or rows where blocks do not fit), or findings.
+Facts: formats.md 4.4, 5.3, 7, 9.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from humming_convert.checkpoint.tensors import TensorView
+from humming_convert.findings import Rule
+from humming_convert.formats.assemble import FLOATS, Described, Draft, as_scalar, flat
+from humming_convert.formats.excluded import warn_excluded
+from humming_convert.formats.mimo import chunk_order
+from humming_convert.formats.source import Module, Source
+from humming_convert.standard.expr import Expr, apply
+from humming_convert.standard.forms import InputForm, ScaleForm
+from humming_convert.standard.layer import StandardLayer
+from humming_convert.standard.numbers import number
+
+RULES = (
+    Rule(600, "fp8-fnuz", "FP8 weights are e4m3fn or e5m2, not the fnuz kinds"),
+    Rule(601, "fp8-scheme-unknown", "activation_scheme is dynamic or static"),
+    Rule(602, "fp8-block-unknown", "block scales have the grid of weight_block_size"),
+)
+
+SCALES = ("weight_scale_inv", "weight_scale", "scale")
+INPUTS = ("input_scale", "activation_scale")
+NUMBERS = {"F8_E4M3": "float8e4m3", "F8_E5M2": "float8e5m2"}
+WEIGHT_CHECKS = {"F8_E4M3": "e4m3-weight", "F8_E5M2": "e5m2-weight"}
+DEFAULT_BLOCK = (128, 128)
+E4M3 = number("float8e4m3")
+
+
+# ------------------------------------------------------------------ config
+def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
+    """`fp8` and `fbgemm_fp8`: block size, activation scheme, lists of what is not quantized."""
+    config = source.config
+    for key in ("fmt", "quant_type", "dtype"):
+        if "fnuz" in str(config.get(key, "")).lower():
+            source.findings.error(
+                "fp8-fnuz",
+                f"{key} is {config[key]}: byte 0x80 is NaN there and exponents are one off",
+                file="config.json",
+                advice="convert the weights to float8_e4m3fn first",
+            )
+    scheme = str(config.get("activation_scheme") or "dynamic")
+    if scheme not in ("dynamic", "static"):
+        source.findings.error(
+            "fp8-scheme-unknown",
+            f"activation_scheme {scheme!r} is neither dynamic nor static",
+            file="config.json",
+            advice="correct the config",
+        )
+    size = config.get("weight_block_size")
+    block = (int(size[0]), int(size[1])) if isinstance(size, (list, tuple)) and len(size) == 2 else None
+    declared = input_form(block, scheme)
+
+    def describe(name: str) -> Described:
+        return Described(block=block, static=scheme == "static", declared=declared)
+
+    source.shared["describe"] = describe
+    warn_excluded(source, modules, ("modules_to_not_convert", "ignored_layers", "ignore"))
+
+
+def input_form(block: tuple[int, int] | None, scheme: str) -> InputForm:
+    """The activation of an FP8 checkpoint: groups as wide as the blocks, else by token, else the stored scale."""
+    if block is not None:
+        return InputForm(number=E4M3, mode="dynamic_group", group=block[1], scale_dtype="float32")
+    return InputForm(number=E4M3, mode="static_tensor" if scheme == "static" else "dynamic_token", scale_dtype="float32")
+
+
+# ------------------------------------------------------------------ a module
+def read(source: Source, module: Module) -> list[StandardLayer]:
+    """One FP8 matrix, or experts stacked as [E, N, K]."""
+    d = Draft(source, module, "fp8")
+    weight = d.need("weight", *NUMBERS)
+    suffix = next(
+        (s for s in SCALES if s in module.tensors), "weight_scale_inv" if d.config.block and source.method == "fp8" else "weight_scale"
+    )
+    scale = d.need(suffix, *FLOATS, "F8_E8M0", "U8")
+    if weight is None or scale is None:
+        return []
+    if len(weight.shape) not in (2, 3):
+        d.bad_shape("weight", "[N, K]")
+        return []
+    experts = weight.shape[0] if len(weight.shape) == 3 else None
+    n, k = weight.shape[-2:]
+    d.check(WEIGHT_CHECKS[weight.dtype], weight)
+    for other in SCALES:
+        if other != suffix and other in module.tensors:
+            d.error("tensor-unknown", f"{other} stands beside {suffix}; one of them is wrong", other, advice="re-export the layer")
+            d.take(other)
+    order, chunks = chunk_order(source, module, n, scale, d)
+    got = _scale(d, suffix, scale, n, k, experts) if chunks is None else chunks(_factor(d, scale), n, k)
+    for name in INPUTS:
+        d.scalar(name, "input_scale", experts)
+    d.take("activation_scale_ub")
+    d.take("input_zero_point")
+    d.bias(n, experts)
+    d.leftovers()
+    if got is None:
+        return []
+    form, d.tensors["weight_scale"] = got
+    return d.layer(
+        weight=weight, packing="rows", number=number(NUMBERS[weight.dtype]), n=n, k=k, experts=experts, scale=form, row_order=order
+    )
+
+
+def _factor(d: Draft, scale: TensorView) -> Expr:
+    """Block scales as float32: E8M0 bytes are 2^(byte - 127), exact (formats.md 5.2)."""
+    if scale.dtype in ("U8", "F8_E8M0"):
+        expr: Expr = d.scale_bytes(scale, "float8e8m0")
+    else:
+        expr = d.scale_floats(scale)
+        if scale.dtype == "F32":
+            d.check("e8m0-as-number", scale)
+    return expr if expr.dtype == "F32" else apply("float32", expr, dtype="F32", shape=expr.shape)
+
+
+def _scale(d: Draft, suffix: str, scale: TensorView, n: int, k: int, experts: int | None) -> tuple[ScaleForm, Expr] | None:
+    """Which of the kinds the shape is; the declared block first, then matrix, row, 128 x 128 blocks, groups."""
+    lead = () if experts is None else (experts,)
+    count = experts or 1
+    shape = tuple(scale.shape)
+    if len(shape) == 4 and not lead and shape[1] == shape[3] == 1:  # ModelOpt: (blocks of rows, 1, blocks of columns, 1)
+        shape = (shape[0], shape[2])
+    block = d.config.block
+    for want in dict.fromkeys([block, DEFAULT_BLOCK] if block or suffix == "weight_scale_inv" else []):
+        if want and shape == (*lead, -(-n // want[0]), -(-k // want[1])):
+            return d.blocked(_shaped(_factor(d, scale), shape), n, k, want)
+    if block is not None and flat(scale) != count:
+        grid = [*lead, -(-n // block[0]), -(-k // block[1])]
+        if shape[: len(lead)] == lead and shape[len(lead) :] == (n // block[0], k // block[1]):
+            d.bad_shape(suffix, str(grid), "the grid was rounded down, scales of the last rows or columns are missing")
+        else:
+            d.bad_shape(suffix, str(grid), f"blocks of {block[0]} x {block[1]}")
+        return None
+    if scale.dtype in ("U8", "F8_E8M0"):
+        d.error(
+            "tensor-dtype",
+            f"{suffix} is {scale.dtype} of shape {list(shape)}, want float scales, or a grid of blocks",
+            suffix,
+            advice="re-export the layer",
+        )
+        return None
+    if flat(scale) == count:
+        d.scale_floats(scale)
+        return ScaleForm(kind="tensor", dtype="float32"), as_scalar(scale, experts)
+    dtype = FLOATS[scale.dtype]
+    if shape in ((*lead, n, 1), (*lead, n)):
+        return ScaleForm(kind="channel", dtype=dtype), _shaped(d.scale_floats(scale), (*lead, n, 1))
+    if shape == (*lead, -(-n // DEFAULT_BLOCK[0]), -(-k // DEFAULT_BLOCK[1])):
+        return d.blocked(_shaped(_factor(d, scale), shape), n, k, DEFAULT_BLOCK)
+    if shape[:-1] == (*lead, n):
+        got = d.resolve_group(suffix, k, shape[-1], d.config.group)
+        if got is None:
+            return None
+        form, expr, _ = d.grouped(d.scale_floats(scale), dtype, k, *got)
+        return form, expr
+    if lead and shape == (*lead, 1, k):
+        d.error(
+            "tensor-shape",
+            f"{suffix} has one scale for each of the last {k} columns: the experts are stored as [E, K, N], which is not read",
+            suffix,
+            advice="export the experts one by one",
+        )
+        return None
+    d.error(
+        "fp8-block-unknown",
+        f"{suffix} has the shape {list(shape)}, which no block size of the config explains for N = {n}, K = {k}",
+        suffix,
+        advice="give weight_block_size in the config",
+    )
+    return None
+
+
+def _shaped(expr: Expr, shape: tuple[int, ...]) -> Expr:
+    return expr if expr.shape == shape else apply("reshape", expr, params=(shape,), shape=shape)
+
+
+def stacked(source: Source, module: Module, names: tuple[str, ...]) -> list[StandardLayer]:
+    """`<experts>.<name>` FP8 [E, N, K] beside `<name>_scale_inv` or `<name>_scale`: each as if it were a module of its own."""
+    out: list[StandardLayer] = []
+    left: dict[str, Any] = dict(module.tensors)
+    for name in names:
+        own = {"weight": left.pop(name)}
+        for tail, role in (
+            ("_scale_inv", "weight_scale_inv"),
+            ("_scale", "weight_scale"),
+            ("_input_scale", "input_scale"),
+            ("_bias", "bias"),
+        ):
+            if name + tail in left:
+                own[role] = left.pop(name + tail)
+        out += read(source, Module(name=f"{module.name}.{name}", tensors=own))
+    if left:
+        Draft(source, Module(name=module.name, tensors=left), "fp8").leftovers()
+    return out
+
+
+def read_stacked(source: Source, module: Module) -> list[StandardLayer]:
+    """3-D FP8 experts without a module of their own (Qwen3.5-MoE and others, formats.md 10.2)."""
+    return stacked(source, module, tuple(s for s, v in module.tensors.items() if v.dtype in NUMBERS))
