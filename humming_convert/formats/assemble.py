@@ -236,6 +236,9 @@ class Draft:
     def blocked(self, scale: Expr, n: int, k: int, block: tuple[int, int]) -> tuple[ScaleForm, Expr] | None:
         """Form and expr of float32 block scales on a ceil grid; rows where the blocks do not fit the matrix (formats.md 4.4)."""
         rows, columns = block
+        if n <= rows and k <= columns:  # one block holds the whole matrix: a tensor scale, as the library reads it
+            lead = scale.shape[:-2]
+            return ScaleForm(kind="tensor", dtype="float32"), apply("reshape", scale, params=((*lead, 1),), shape=(*lead, 1))
         if n % rows == 0 and k % columns == 0:
             return ScaleForm(kind="block", dtype="float32", n=rows, k=columns), scale
         out, g = expand_rows(scale, n, k, rows, columns)

@@ -304,7 +304,7 @@ class CodeBlock:
             if self.packing == "signed_rows" and self.bits == 8:
                 flipped = np.ascontiguousarray(self.stored(context)).view(np.uint8) ^ np.uint8(0x80)
                 return flipped.reshape(self.n, -1).view("<i4")
-        return stream_pack(self.codes(context), self.bits)
+        return stream_pack(self.codes(context), self.bits if self.recode is None else self.recode.bits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
