@@ -134,11 +134,11 @@ def prepare(
 
 def measure_e8m0_range(recipe: LayerRecipe, codes: Codes, aux: WeightAux, meter: Meter) -> None:
     """Records what S5 changed in the values of one expert's weight (-0 to 0 changes none)."""
-    if aux.offsets is None or aux.group_scale is None or not aux.offsets.any():
+    if aux.offsets is None or aux.scales is None or aux.scale_2 is None or not aux.offsets.any():
         return
     w = recipe.weight
     value = values("float4e2m1")
     after = value[map_codes(w, codes, aux)[: w.n, : w.k]]
-    scale = np.repeat(aux.group_scale.astype(np.float64), w.group, axis=1)[: w.n, : w.k]
-    raised = np.repeat(np.exp2(aux.offsets.astype(np.float64)), w.group, axis=1)[: w.n, : w.k]
-    meter.record("e8m0-range", "weight", value[codes] * scale, after * scale * raised)
+    group_scale = np.exp2(aux.scales - 127.0) * aux.scale_2[:, None].astype(np.float64)
+    scale, raised = (np.repeat(x, w.group, axis=1)[: w.n, : w.k] for x in (group_scale, np.exp2(aux.offsets.astype(np.float64))))
+    meter.record("e8m0-range", "weight", value[codes] * scale, after * raised * scale)

@@ -7,7 +7,7 @@ Facts: layouts.md 2 (S0, S1, S2e, S3), 9; the compiled scans for S1 and S2e live
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from humming_convert.findings import Refused
 from humming_convert.layouts.e8m0 import LIMIT
 from humming_convert.standard.forms import InputForm, WeightForm
+from humming_convert.standard.numbers import number
 from humming_convert.standard.packing import Codes, stream_unpack
-from humming_convert.targets.configure import configure
+from humming_convert.targets.configure import configure, split_group
 from humming_convert.targets.environment import Environment
 from humming_convert.targets.pair import E4M3, E8M0, Pair, as_integer, pair_of, use_block_scaled_mma
 from humming_convert.targets.table import Target
@@ -92,15 +93,18 @@ def questions(
         if p.zero_point == "fp":
             out.append("zero_points_shift")
         out.append("no_zero_code")
-    try:
-        p = configure(as_integer(p))
-    except Refused:
-        return tuple(out)
-    if asks_fp16_range(p, entry):
-        out.append("fp16_range")
-    if asks_range_fit(p):
-        out.append("range_fit")
-    return tuple(out)
+    # whether S1 makes e0m of integers is not known yet, and block-scaled MMA depends on it
+    variants = [p, replace(p, b=number(f"float{p.b.bits}e0m{p.b.bits - 1}"))] if "no_zero_code" in out else [p]
+    for variant in variants:
+        try:
+            configured = configure(split_group(as_integer(variant)))
+        except Refused:
+            continue  # nothing to ask of what is refused whatever the data says
+        if asks_fp16_range(configured, entry):
+            out.append("fp16_range")
+        if asks_range_fit(configured):
+            out.append("range_fit")
+    return tuple(dict.fromkeys(out))
 
 
 def answer_tensor_scales_equal(scales: Array) -> bool:

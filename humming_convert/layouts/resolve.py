@@ -16,7 +16,7 @@ from humming_convert.layouts.questions import Answers, asks_fp16_range, asks_no_
 from humming_convert.layouts.recipe import CodeMap, Interleave, Place, WeightRecipe
 from humming_convert.standard.forms import InputForm, ScaleForm, WeightForm
 from humming_convert.standard.numbers import MODEL_DTYPES, STORED_AS, number
-from humming_convert.targets.configure import check_schema, configure
+from humming_convert.targets.configure import channel_for_int8, check_schema, configure, model_scales, split_group
 from humming_convert.targets.environment import Environment
 from humming_convert.targets.legality import layout_exists, verdict
 from humming_convert.targets.pair import (
@@ -62,9 +62,7 @@ def merged(p: Pair, answers: Answers, entry: Entry, parts: int) -> tuple[Pair, M
         if p.kind == "group":
             return replace(p, scale_2="channel"), "to_channel_2"
         return replace(p, bs=p.c.name, scale_2="none"), "into_channel"
-    if p.kind in ("group", "channel") and p.bs == "float32":
-        return replace(p, bs=p.c.name), "none"
-    return p, "none"
+    return model_scales(p), "none"
 
 
 def check_stored_types(p: Pair, entry: Entry) -> None:
@@ -98,11 +96,10 @@ def settle(p: Pair, answers: Answers, entry: Entry, parts: int, e0m: bool, k: in
         p = replace(p, b=number(f"uint{p.b.bits}"))
     if maps and p.env.e0m_wants_k_of_32 and k % 32:
         raise refuse("e0m_k_not_multiple_of_32", f"sign-magnitude codes with K = {k}")
-    if p.a.name == "int8" and p.b.name == "float4e2m1" and p.bs == E8M0 and p.kind == "group":
-        p = replace(p, scale_2="channel")
-    asked, p = p, configure(split_group(p))
+    asked = split_group(channel_for_int8(p))
+    p = configure(asked)
     if asks_range_fit(p) and answers.get("range_fit"):
-        p = configure(split_group(replace(asked, scale_2="channel")))
+        p = configure(replace(asked, scale_2="channel"))
     fp16_range = asks_fp16_range(p, entry) and answers.get("fp16_range")
     if fp16_range and p.scale_2 != "channel":
         p = replace(p, scale_2="tensor")
@@ -110,18 +107,6 @@ def settle(p: Pair, answers: Answers, entry: Entry, parts: int, e0m: bool, k: in
     if given_scale_2 == "tensor" and p.scale_2 == "channel" and merge != "to_channel_2":
         raise refuse("tensor_dtype", "a float32 secondary scale, and the activation asks for one per row in the model dtype")
     return Settled(pair=p, merge=merge, maps=tuple(maps), zero_shift=zero_shift, fp16_range=fp16_range)
-
-
-def split_group(p: Pair) -> Pair:
-    """S2c: group sizes that are not powers of two become their largest power of two."""
-    if p.kind != "group" or p.gw & (p.gw - 1) == 0 or not p.env.splits_groups:
-        return p
-    part = p.gw & -p.gw
-    if p.gi:
-        raise refuse("split_group_with_group_input_scale", f"weight groups of {p.gw} with activation groups of {p.gi}")
-    if part < 256 // p.a.bits:
-        raise refuse("split_group_below_mma_k", f"groups of {p.gw} split into {part}, below one MMA step of {256 // p.a.bits}")
-    return replace(p, gw=part)
 
 
 def place_of(p: Pair, n_padded: int) -> tuple[Place, Interleave, bool]:

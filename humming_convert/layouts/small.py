@@ -234,9 +234,8 @@ def fuse(recipe: LayerRecipe, s: State) -> None:
     before = s.scale.view(np.uint8)
     scale_2 = s.scale_2.astype(np.float32)
     new, offsets, factor = e8m0.fused_scales(before, channel, small.fused, small.fused_plus)
-    wide = scale_2[:, :, None] if channel else scale_2[:, None, None]
     s.aux["offsets"] = offsets
-    s.aux["group_scale"] = np.ldexp(np.float32(1), before.astype(np.int32) - 127).astype(np.float32) * wide
+    s.aux["scales"], s.aux["scale_2"] = before, scale_2 if channel else scale_2[:, None]
     s.scale, s.scale_2 = new.view(s.scale.dtype), factor * scale_2
 
 
@@ -297,4 +296,4 @@ def pack_small(recipe: LayerRecipe, tensors: Tensors, meter: Meter) -> tuple[dic
         dtype, shape = recipe.outputs[role]
         out[role] = np.ascontiguousarray(x).reshape(shape)
         assert NAMES[x.dtype] == dtype, (role, x.dtype, dtype)
-    return out, WeightAux(zero=s.aux.get("zero"), offsets=s.aux.get("offsets"), group_scale=s.aux.get("group_scale"))
+    return out, WeightAux(**s.aux)

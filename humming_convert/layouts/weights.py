@@ -6,7 +6,7 @@ Facts: layouts.md 5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -24,19 +24,19 @@ EARLY = ("e0m", "e0m_to_int")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightAux:
-    """What weight maps need from the small tensors, padded: each uint8 [E or 1, N', G], of one expert [N', G].
+    """What weight maps need from the small tensors, padded: uint8 [E or 1, N', G], of one expert [N', G].
 
     zero: zero point codes (int_to_float_zp).  offsets: d of each group (fused_e8m0).
-    group_scale: float32, the scale of each group before S5 times its secondary scale; only to measure what S5 changes.
+    scales, scale_2: scale bytes before S5 and float32 [E, N'] or [E, 1] secondary scales; only to measure what S5 changes.
     """
 
     zero: NDArray[np.uint8] | None = None
     offsets: NDArray[np.uint8] | None = None
-    group_scale: NDArray[np.float32] | None = None
+    scales: NDArray[np.uint8] | None = None
+    scale_2: NDArray[np.float32] | None = None
 
     def of_expert(self, expert: int) -> WeightAux:
-        zero, offsets, scale = (None if x is None else x[expert] for x in (self.zero, self.offsets, self.group_scale))
-        return WeightAux(zero=zero, offsets=offsets, group_scale=scale)
+        return WeightAux(**{f.name: None if (x := getattr(self, f.name)) is None else x[expert] for f in fields(self)})
 
     @property
     def meaningless(self) -> int:

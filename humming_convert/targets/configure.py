@@ -42,6 +42,30 @@ def check_types(p: Pair) -> None:
         raise refuse("scale_16bit_type_differs_from_activation", f"weight scales in {p.bs}, activations in {p.a}")
 
 
+def split_group(p: Pair) -> Pair:
+    """S2c: group sizes that are not powers of two become the largest power of two that divides them."""
+    if p.kind != "group" or p.gw & (p.gw - 1) == 0 or not p.env.splits_groups:
+        return p
+    part = p.gw & -p.gw
+    if p.gi:
+        raise refuse("split_group_with_group_input_scale", f"weight groups of {p.gw} with activation groups of {p.gi}")
+    if part < 256 // p.a.bits:
+        raise refuse("split_group_below_mma_k", f"groups of {p.gw} split into {part}, below one MMA step of {256 // p.a.bits}")
+    return replace(p, gw=part)
+
+
+def model_scales(p: Pair) -> Pair:
+    """S0: the serving caller rounds float32 channel and group scales to the model dtype."""
+    plain = p.kind in ("group", "channel") and p.bs == "float32" and p.scale_2 != "tensor"
+    return replace(p, bs=p.c.name) if plain else p
+
+
+def channel_for_int8(p: Pair) -> Pair:
+    """S2b: MXFP4 with int8 activations takes a secondary scale per row."""
+    mxfp4 = p.b.name == "float4e2m1" and p.bs == E8M0 and p.kind == "group"
+    return replace(p, scale_2="channel") if p.a.name == "int8" and mxfp4 else p
+
+
 def configure(p: Pair) -> Pair:
     """The configured pair. Raises Refused as the library does."""
     quantizes, grouped, secondary = MODES[p.mode]

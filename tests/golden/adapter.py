@@ -10,10 +10,12 @@ from typing import Any
 from humming_convert.layouts.prepare import Standard
 from humming_convert.layouts.prepare import prepare as prepare_layer
 from humming_convert.targets.environment import Environment, compiler_version
+from humming_convert.targets.report import report
 from humming_convert.targets.schema import input_form, weight_form
 from humming_convert.targets.table import target_of
 
 PARAM = {"bfloat16": "BF16", "float16": "F16"}
+OTHER = {"bfloat16": "float16", "float16": "bfloat16"}  # the grid's `other16`
 
 
 def prepare(case: dict[str, Any], inputs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -38,3 +40,30 @@ def prepare(case: dict[str, Any], inputs: dict[str, Any]) -> tuple[dict[str, Any
         e0m=case["convert_e0m"],
     )
     return packed.recipe.config.as_dict() | dict(packed.recipe.flags), dict(packed.tensors)
+
+
+def legality(cell: dict[str, Any], version: str) -> dict[str, Any]:
+    param, (b_dtype, zero_point), scale, act = PARAM[cell["param_dtype"]], cell["weight"], cell["scale"], cell["act"]
+    weight = {
+        "b_dtype": b_dtype,
+        "bs_dtype": {"param": None, "other16": OTHER[cell["param_dtype"]]}.get(scale["dtype"], scale["dtype"]),
+        "weight_scale_type": scale["type"],
+        "weight_scale_group_size": scale["group_size"],
+        "weight_scale_group_size_n": scale["group_size_n"],
+        "weight_scale_2_type": scale["scale_2"],
+        "has_zero_point": zero_point != "none",
+        "is_fp_zero_point": zero_point == "fp",
+    }
+    activation = {
+        "a_dtype": None if act["a_dtype"] == "none" else act["a_dtype"],
+        "input_scale_group_size": act["group_size"],
+        "input_scale_dtype": act["scale_dtype"],
+        "input_quant_mode": act["quant_mode"],
+    }
+    return report(
+        weight_form(weight, param),
+        input_form(activation, param),
+        target_of(cell["sm"], cell["ppu"]),
+        Environment(compiler_version(cell["compiler"]), cell["cubin_patch"], version),
+        param,
+    )
