@@ -2,7 +2,7 @@
 
 In: a path.  Out: a Header, or everything that is wrong with the file. Sizes are compared with the file before anything is read or made.
 Facts: R10 to R24 (rules.py). Stricter than safetensors 0.8.0 in that entries hold nothing else, no key stands twice in any object and
-shapes have at most 64 dimensions (numpy); as strict in that __metadata__ maps strings to strings (or is null).
+shapes have at most 32 dimensions (numpy); as strict in that __metadata__ maps strings to strings (or is null).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from humming_convert.findings import Finding
 
 WIDTHS = {name: dtype.itemsize for name, dtype in DTYPES.items()}
 KEYS = frozenset(("dtype", "shape", "data_offsets"))
-DIMENSIONS = 64  # numpy 2.x
+DIMENSIONS = 32  # numpy 1.26
 TOP = 2**63 - 1
 
 # dtypes of the format that are not read, and why
