@@ -69,7 +69,8 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
         if code == exits.BUG:
             traceback.print_exc()
             message = f"internal error: {type(error).__name__}: {error}; {ISSUES}"
-        return end(code, message, _findings(error), kind)
+        found = _findings(error)
+        return end(code, "" if found else message, found, kind)
 
 
 def _known(error: Exception) -> tuple[int, str, str]:

@@ -22,7 +22,10 @@ def command(
     from humming_convert.plan.verdicts import explain, target_rows
 
     if check is not None:
-        answer = explain(*check)
+        try:
+            answer = explain(*check)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--check") from None
         if json:
             print_json(answer | {"findings": []})
         else:

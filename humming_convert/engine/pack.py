@@ -89,7 +89,7 @@ def write_layer(planned: PlannedLayer, writer: OutputWriter, worker: Worker) -> 
             worker.check()
             back[role] = write_tensor(writer, tensor, packed[role])
             digests[role] = digest_of(back[role])
-    prove_small(planned, small, back)
+    prove_small(planned, packed, back)
     return LayerResult(digests=digests, lossy=tuple(meter.found.values()), proof=Proof.of(meter))
 
 

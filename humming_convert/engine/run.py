@@ -21,7 +21,7 @@ from humming_convert.checkpoint.reading import SourceChanged, content_digest, re
 from humming_convert.engine.folder import Occupied, Workspace, fsync_folder, workspace
 from humming_convert.engine.journal import Journal, differences, fields
 from humming_convert.engine.output import Arena, OutputWriter
-from humming_convert.engine.pack import Stopped, Worker, copy_plain, write_layer
+from humming_convert.engine.pack import Worker, copy_plain, write_layer
 from humming_convert.engine.progress import Counter, Progress
 from humming_convert.manifest.build import build_manifest
 from humming_convert.manifest.card import model_card

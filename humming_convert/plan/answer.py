@@ -12,7 +12,7 @@ from typing import Any
 
 from humming_convert import passes
 from humming_convert.checkpoint.tensors import Read
-from humming_convert.layouts import questions as q
+from humming_convert.layouts.questions import Answers, answer_fp16_range, answer_no_zero_code, answer_range_fit, answer_tensor_scales_equal, answer_zero_points_shift, questions
 from humming_convert.plan.types import Request
 from humming_convert.standard.expr import Array, Context, Weight
 from humming_convert.standard.forms import InputForm
@@ -28,7 +28,7 @@ SMALL = 1 << 22  # codes; below it numpy is faster than loading compiled code
 class Answered:
     """`by_name`: every question that was asked, None where it stays open."""
 
-    answers: q.Answers
+    answers: Answers
     by_name: Mapping[str, bool | None]
 
 
@@ -36,7 +36,7 @@ def answer_questions(
     layer: StandardLayer, given: InputForm, target: Target, env: Environment, request: Request, read: Read, *, headers_only: bool
 ) -> Answered:
     """headers_only: open questions are answered as usual for such files (False) for the sake of shapes, and told as open."""
-    asked = q.questions(
+    asked = questions(
         layer.form,
         given,
         target,
@@ -47,10 +47,10 @@ def answer_questions(
         e0m=request.e0m == "auto",
     )
     if headers_only:
-        return Answered(q.Answers(**dict.fromkeys(asked, False)), dict.fromkeys(asked))
+        return Answered(Answers(**dict.fromkeys(asked, False)), dict.fromkeys(asked))
     context = Context(read=read, meter=Meter())
     found: dict[str, bool | None] = {name: ANSWERS[name](layer, context) for name in asked}
-    return Answered(q.Answers(**found), found)
+    return Answered(Answers(**found), found)
 
 
 def _value(layer: StandardLayer, role: str, context: Context) -> Array:
@@ -60,7 +60,7 @@ def _value(layer: StandardLayer, role: str, context: Context) -> Array:
 def _tensor_scales_equal(layer: StandardLayer, context: Context) -> bool:
     role = "weight_scale" if layer.form.scale.kind == "tensor" else "weight_scale_2"
     scales = _value(layer, role, context)
-    return q.answer_tensor_scales_equal(scales.reshape(layer.experts or 1, -1))
+    return answer_tensor_scales_equal(scales.reshape(layer.experts or 1, -1))
 
 
 def _weight(layer: StandardLayer) -> Weight:
@@ -77,24 +77,24 @@ def _no_zero_code(layer: StandardLayer, context: Context) -> bool:
         if compiled and block.straight and passes.can_scan(block.packing, block.bits):
             if passes.any_zero_code(block.packing, block.bits, block.stored(context), block.n, block.k):
                 return False
-        elif not q.answer_no_zero_code(block.codes(context)):
+        elif not answer_no_zero_code(block.codes(context)):
             return False
     return True
 
 
 def _zero_points_shift(layer: StandardLayer, context: Context) -> bool:
-    return q.answer_zero_points_shift(_value(layer, "zero_point", context), layer.form.number.bits)
+    return answer_zero_points_shift(_value(layer, "zero_point", context), layer.form.number.bits)
 
 
 def _range_fit(layer: StandardLayer, context: Context) -> bool:
     weight = _weight(layer)
     scales = _value(layer, "weight_scale", context)
     scales = scales if layer.experts is not None else scales[None]
-    return q.answer_range_fit(scales, lambda e: weight.expert_codes(context, e), layer.form.scale.k)
+    return answer_range_fit(scales, lambda e: weight.expert_codes(context, e), layer.form.scale.k)
 
 
 def _fp16_range(layer: StandardLayer, context: Context) -> bool:
-    return q.answer_fp16_range(_value(layer, "weight_scale", context))
+    return answer_fp16_range(_value(layer, "weight_scale", context))
 
 
 ANSWERS: dict[str, Any] = {

@@ -20,14 +20,14 @@ from humming_convert.formats.registry import Reading, read_layers
 from humming_convert.formats.source import Source
 from humming_convert.model.fuse import FusedModel, fuse_model
 from humming_convert.model.options import ModelOptions
-from humming_convert.model.standard_form import standard_form
+from humming_convert.model.standard_form import standard_model
 from humming_convert.plan.files import lay_out
 from humming_convert.plan.fingerprint import fingerprint
 from humming_convert.plan.recipe import Packing, plan_packed
 from humming_convert.plan.types import Dequantized, PlainTensor, Plan, PlannedLayer, Request, planned_tensor
 from humming_convert.standard.dequantize import DequantizedWeight
 from humming_convert.standard.expr import Cast, Expr, Stored
-from humming_convert.standard.layer import StandardLayer
+from humming_convert.standard.layer import ROLES, StandardLayer
 
 
 def make_plan(checkpoint: Checkpoint, request: Request, read: Read, findings: Findings, *, headers_only: bool = False) -> Plan:
@@ -120,7 +120,7 @@ def _model(
     headers_only: bool,
 ) -> FusedModel:
     options = ModelOptions(
-        fuse="none" if request.standard else request.fuse,
+        fuse=request.fuse,
         on_mixed=request.on_mixed,
         w13=request.w13,
         lm_head=request.lm_head,
@@ -128,16 +128,16 @@ def _model(
         dtype=request.dtype,
         scale_dtype=request.scale_dtype,
     )
-    model = fuse_model(checkpoint, layers, plain, options, findings=findings)
-    if not request.standard:
-        return model
-    return standard_form(model, plain, dtype=request.dtype, read=None if headers_only else read, findings=findings)
+    if request.standard:
+        return standard_model(checkpoint, layers, plain, options, read=None if headers_only else read, findings=findings)
+    return fuse_model(checkpoint, layers, plain, options, findings=findings)
 
 
 def _standard_layer(layer: StandardLayer, model: FusedModel, checkpoint: Checkpoint) -> PlannedLayer:
     outputs = {
-        role: planned_tensor(standard_name(layer, role, checkpoint.model_type), role, expr.dtype, expr.shape)
-        for role, expr in layer.tensors.items()
+        role: planned_tensor(standard_name(layer, role, checkpoint.model_type), role, layer.tensors[role].dtype, layer.tensors[role].shape)
+        for role in ROLES
+        if role in layer.tensors
     }
     return PlannedLayer(layer=layer, vllm=model.vllm.get(layer.name), recipe=None, outputs=outputs)
 

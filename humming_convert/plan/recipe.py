@@ -13,12 +13,12 @@ from humming_convert.findings import Findings, Refused
 from humming_convert.layouts import resolve
 from humming_convert.layouts.config import LayerRecipe
 from humming_convert.model.conform import conform
-from humming_convert.model.unify import rows_of_blocks
 from humming_convert.plan.answer import answer_questions
 from humming_convert.plan.types import PlannedLayer, PlannedTensor, Request, planned_tensor
 from humming_convert.standard.forms import InputForm, WeightForm
-from humming_convert.standard.layer import StandardLayer
+from humming_convert.standard.layer import ROLES, StandardLayer
 from humming_convert.standard.numbers import MODEL_DTYPES, number
+from humming_convert.standard.rewrite import to_rows
 from humming_convert.targets.activations import act_name, activation
 from humming_convert.targets.environment import Environment, compiler_version
 from humming_convert.targets.fallback import fall_back
@@ -26,7 +26,6 @@ from humming_convert.targets.legality import compatible, legal_activations
 from humming_convert.targets.table import Target
 
 STATIC_ROLES = {"static_tensor": "input_scale", "static_tensor_dynamic_group": "input_scale_2"}  # input mode -> role of its scale
-ROLE_ORDER = ("weight", "weight_scale", "zero_point", "weight_scale_2", "bias", "input_scale", "input_scale_2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,7 @@ def plan_packed(layer: StandardLayer, vllm: str | None, packing: Packing) -> Pla
     if form_input is None:
         return None
     if layer.form.scale.kind == "block" and not _compatible(layer.form, form_input, packing):
-        layer = rows_of_blocks(layer)  # conform names the lossy step block-to-rows
+        layer = to_rows(layer)  # conform names the lossy step block-to-rows
     layer = conform(layer, request.dtype, request.scale_dtype)
     settled = _settle(layer, form_input, packing)
     if settled is None:
@@ -176,7 +175,7 @@ def _outputs(layer: StandardLayer, recipe: LayerRecipe) -> dict[str, PlannedTens
     for role in STATIC_ROLES.values():
         if role in layer.tensors:
             shapes[role] = ("F32", (layer.experts or 1,))
-    return {role: planned_tensor(packed_name(layer, role), role, *shapes[role]) for role in ROLE_ORDER if role in shapes}
+    return {role: planned_tensor(packed_name(layer, role), role, *shapes[role]) for role in ROLES if role in shapes}
 
 
 def packed_name(layer: StandardLayer, role: str) -> str:
