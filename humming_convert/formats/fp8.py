@@ -21,9 +21,9 @@ from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.numbers import number
 
 RULES = (
-    Rule(600, "fp8-fnuz", "FP8 weights are e4m3fn or e5m2, not the fnuz kinds"),
-    Rule(601, "fp8-scheme-unknown", "activation_scheme is dynamic or static"),
-    Rule(602, "fp8-block-unknown", "block scales have the grid of weight_block_size"),
+    Rule(660, "fp8-fnuz", "FP8 weights are e4m3fn or e5m2, not the fnuz kinds"),
+    Rule(661, "fp8-scheme-unknown", "activation_scheme is dynamic or static"),
+    Rule(662, "fp8-block-unknown", "block scales have the grid of weight_block_size"),
 )
 
 SCALES = ("weight_scale_inv", "weight_scale", "scale")

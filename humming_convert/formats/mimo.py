@@ -17,7 +17,7 @@ from humming_convert.standard.expr import Expr, apply
 from humming_convert.standard.forms import ScaleForm
 from humming_convert.standard.rewrite import even_groups
 
-RULES = (Rule(610, "qkv-layout", "the rows of a MiMo qkv_proj are known to be plain or in chunks"),)
+RULES = (Rule(670, "qkv-layout", "the rows of a MiMo qkv_proj are known to be plain or in chunks"),)
 
 Chunked = Callable[[Expr, int, int], "tuple[ScaleForm, Expr] | None"]
 

@@ -101,4 +101,4 @@ def test_rewritten_e8m0_weights_of_the_library_stay_within_half_a_step(vectors: 
     for name, want, got, largest in both(vectors, fused=True):
         assert (np.abs(got - want) <= 0.5 * 2.0**-E8M0_RANGE * largest).all(), name
         seen.add(name)
-    assert len(seen) > 20
+    assert len(seen) >= 20

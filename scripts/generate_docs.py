@@ -1,0 +1,164 @@
+"""Writes the pages that are tables of the code: formats, format-rules, lossy-steps, targets.
+
+    python scripts/generate_docs.py [--check]
+
+In: the tables.  Out: docs/*.md; with --check nothing is written, and pages that are not current are named (exit code 1).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import humming_convert  # noqa: E402
+from humming_convert.findings import Rule  # noqa: E402
+
+ROOMS_WITH_RULES = ("checkpoint", "formats", "model")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    def line(cells: Sequence[object]) -> str:
+        return "| " + " | ".join(str(c).replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
+
+    return "\n".join([line(head), "|" + " --- |" * len(head), *(line(r) for r in rows)]) + "\n"
+
+
+def page(title: str, *parts: str) -> str:
+    note = "<!-- scripts/generate_docs.py writes this page from the tables in the code; do not edit it -->"
+    return "\n".join([f"# {title}\n", note + "\n", *parts])
+
+
+def rules() -> Iterator[tuple[Rule, str]]:
+    """Every Rule of a RULES tuple, with the module that checks it."""
+    for room in ROOMS_WITH_RULES:
+        package = import_module(f"humming_convert.{room}")
+        for found in walk_packages(package.__path__, f"{package.__name__}."):
+            for rule in getattr(import_module(found.name), "RULES", ()):
+                yield rule, found.name.removeprefix("humming_convert.")
+
+
+def format_rules() -> str:
+    ordered = sorted(rules(), key=lambda r: (r[0].number, r[0].code, r[1]))
+    return page(
+        "Rules",
+        "What a checkpoint must keep. Each rule has a number, and one code that its findings carry; the code is stable. An `error` refuses the checkpoint, a `warning`\n"
+        "converts it and says so.\n",
+        table(
+            ("rule", "code", "what must hold", "if not", "checked in"),
+            ((f"R{r.number}", f"`{r.code}`", r.text, r.severity, f"`{m}`") for r, m in ordered),
+        ),
+    )
+
+
+def lossy_steps() -> str:
+    from humming_convert.standard.lossy import STEPS
+
+    def permitted(step: Any) -> str:
+        return "free: the GPU library does the same" if step.free else f"`{step.option or '--allow-lossy'}`"
+
+    return page(
+        "Lossy steps",
+        "The only ways in which a number may change. Each that happened is in the manifest, with how many values changed and by how much at most.\n",
+        table(
+            ("step", "what it does", "touches the codes", "permitted by"),
+            ((f"`{s.name}`", s.text, "yes" if s.codes else "no", permitted(s)) for s in STEPS.values()),
+        ),
+        "`--allow-lossy` permits all of them, `--strict` none.\n",
+    )
+
+
+def formats() -> str:
+    from humming_convert.formats.catalogue import catalogue
+    from humming_convert.formats.registry import KINDS, METHODS, READERS
+
+    sources = table(("format", "variant", "status", "note"), ((r.format, r.variant, r.status, r.note) for r in catalogue()))
+    kinds = table(
+        ("kind of module", "read by"),
+        ((f"`{kind}`", f"`formats/{READERS[kind].module}.py: {READERS[kind].function}`") for kind, _ in KINDS),
+    )
+    methods = table(
+        ("quant_method", "config checked by"),
+        ((f"`{m}`" if m else "(none)", f"`formats/{r.module}.py: {r.function}`") for m, r in METHODS.items()),
+    )
+    return page(
+        "Formats",
+        "Sources that are read, and those that are refused by name. `unverified`: read, but no real file was at hand; such a conversion carries the warning `unverified-variant`.\n",
+        sources,
+        "## How a module finds its reader\n",
+        "The tensors of a module decide its kind; the first row that fits is taken. The config is compared with what the tensors say.\n",
+        kinds,
+        methods,
+    )
+
+
+WEIGHTS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
+    ("4-bit integers, groups of 128 (GPTQ, AWQ, compressed-tensors)", "uint4", {"kind": "group", "dtype": "bfloat16", "k": 128}, {}),
+    ("the same with zero points", "uint4", {"kind": "group", "dtype": "bfloat16", "k": 128}, {"zero_point": "int"}),
+    ("3-bit integers, groups of 128", "uint3", {"kind": "group", "dtype": "bfloat16", "k": 128}, {}),
+    ("8-bit integers, channel", "uint8", {"kind": "channel", "dtype": "bfloat16"}, {}),
+    ("FP8, channel", "float8e4m3", {"kind": "channel", "dtype": "bfloat16"}, {}),
+    ("FP8, blocks of 128 x 128", "float8e4m3", {"kind": "block", "dtype": "float32", "k": 128, "n": 128}, {}),
+    ("MXFP4", "float4e2m1", {"kind": "group", "dtype": "float8e8m0", "k": 32}, {}),
+    ("NVFP4", "float4e2m1", {"kind": "group", "dtype": "float8e4m3", "k": 16}, {"scale_2": "tensor"}),
+)
+"""Rows of the page of targets: words, number type, fields of its ScaleForm, other fields of its WeightForm."""
+
+
+def targets() -> str:
+    from humming_convert.standard.forms import ScaleForm, WeightForm
+    from humming_convert.standard.numbers import number
+    from humming_convert.targets.activations import MICROSCALED, QUANTIZED, SIXTEEN
+    from humming_convert.targets.environment import Environment
+    from humming_convert.targets.legality import legal_activations
+    from humming_convert.targets.table import TARGETS
+
+    short = {*SIXTEEN, *QUANTIZED, *MICROSCALED}
+    cards = table(
+        ("target", "SM", "cards", "tensor cores", "bytes seen", "kernels ahead of time"),
+        ((f"`{t.name}`", t.sm, ", ".join(t.names) or "-", t.family, t.seen, "yes" if t.nvrtc else "no") for t in TARGETS),
+    )
+
+    def legal(number_type: str, scale: dict[str, Any], rest: dict[str, Any]) -> Iterator[str]:
+        for t in TARGETS:
+            dtype = "F16" if t.sm < 80 else "BF16"
+            own = {**scale, "dtype": "float16"} if dtype == "F16" and scale["dtype"] == "bfloat16" else scale
+            form = WeightForm(number=number(number_type), scale=ScaleForm(**own), **rest)
+            yield " ".join(a for a in legal_activations(form, t, Environment(), dtype) if a in short) or "none"
+
+    matrix = table(("weights", *(f"`{t.name}`" for t in TARGETS)), ((words, *legal(n, scale, rest)) for words, n, scale, rest in WEIGHTS))
+    return page(
+        "Targets",
+        "One row a GPU. `run`: packed layers ran on such a card; `computed`: the bytes follow from the rules and from recorded results of the library.\n",
+        cards,
+        "## Activations that are legal\n",
+        "With dynamic scales, as `--act` names them; fp16 where the target has no bfloat16. `humming-convert targets --check WEIGHT ACT SM` gives one verdict with its reason.\n",
+        matrix,
+    )
+
+
+PAGES = {"format-rules.md": format_rules, "lossy-steps.md": lossy_steps, "formats.md": formats, "targets.md": targets}
+
+
+def main(arguments: Sequence[str]) -> int:
+    stale = []
+    for name, make in PAGES.items():
+        path, text = ROOT / "docs" / name, make()
+        if not path.exists() or path.read_text() != text:
+            stale.append(name)
+            if "--check" not in arguments:
+                path.write_text(text)
+    print(
+        f"humming-convert {humming_convert.__version__}: {', '.join(stale) if stale else 'all pages'} {'not current' if stale and '--check' in arguments else 'written' if stale else 'current'}"
+    )
+    return int(bool(stale) and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
