@@ -43,9 +43,10 @@ DROPPED = ("g_idx", "weight_g_idx", "workspace", "weight_shape")
 class Described:
     """What the config says of a module; None where it says nothing.
 
-    place: the part of the config that says it.  group: 0 for a whole row.  block: rows, columns.  static: a static input scale is asked for.
+    known: the config is known to say whether activations are quantized (`declared` None: they are not).  place: the part of the config that says it.  group: 0 for a whole row.  block: rows, columns.  static: a static input scale is asked for.
     """
 
+    known: bool = False
     place: str = "config.json"
     bits: int | None = None
     group: int | None = None

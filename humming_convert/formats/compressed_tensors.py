@@ -89,6 +89,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
         if kinds.get(name) not in FORMATS.get(g.format, (kinds.get(name),)):
             return Described(place=g.name, declared=inputs[g.name])
         return Described(
+            known=True,
             place=g.name,
             bits=g.bits,
             group=g.group_size,

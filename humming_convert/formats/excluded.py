@@ -7,7 +7,7 @@ Facts: formats.md 6.3, 7, 11 D2.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from humming_convert.formats.source import Module, Source
@@ -30,10 +30,10 @@ def excludes(entry: str, name: str) -> bool:
     return f".{entry}." in f".{name}."
 
 
-def warn_excluded(source: Source, modules: Mapping[str, list[Module]], keys: tuple[str, ...]) -> None:
-    """ignored-quantized, one finding an entry."""
+def warn_excluded(source: Source, modules: Mapping[str, list[Module]], lists: Iterable[object]) -> None:
+    """ignored-quantized, one finding an entry. lists: values of the config's keys, each a list of entries or nothing."""
     names = [m.name for found in modules.values() for m in found]
-    entries = [str(e) for key in keys for e in (source.config.get(key) or ())]
+    entries = [str(e) for found in lists if isinstance(found, (list, tuple)) for e in found]
     for entry in dict.fromkeys(entries):
         hit = [n for n in names if excludes(entry, n)]
         if hit:

@@ -62,7 +62,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
         return Described(block=block, static=scheme == "static", declared=declared)
 
     source.shared["describe"] = describe
-    warn_excluded(source, modules, ("modules_to_not_convert", "ignored_layers", "ignore"))
+    warn_excluded(source, modules, [config.get(key) for key in ("modules_to_not_convert", "ignored_layers", "ignore")])
 
 
 def input_form(block: tuple[int, int] | None, scheme: str) -> InputForm:

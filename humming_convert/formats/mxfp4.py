@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
 from humming_convert.formats.assemble import Draft, flat
+from humming_convert.formats.excluded import warn_excluded
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Expr, apply
 from humming_convert.standard.forms import ScaleForm
@@ -19,6 +20,8 @@ from humming_convert.standard.numbers import number
 
 RULES = (
     Rule(500, "expert-count", "the experts on disk are as many as the config says"),
+    Rule(502, "quark-variant", "a quark config says plain MXFP4: fp4, groups of 32, E8M0 scales"),
+    Rule(503, "input-scale-unasked", "no static input scale stands where the config asks for 16-bit activations", "warning"),
     Rule(501, "mxfp4-scale-columns", "an E2M1 weight has E8M0 scales for 32 columns or E4M3 scales for 16"),
 )
 
@@ -55,8 +58,15 @@ def float4(
     d.tensors["weight_scale"] = expr
     if factor is not None:
         d.scalar(factor[0], "weight_scale_2", experts, inverse=factor[1], needed=True)
-    if inputs is not None:
+    if inputs is not None and inputs[0] in d.module.tensors:
         d.scalar(inputs[0], role, experts, inverse=inputs[1])
+        if d.config.known and d.config.declared is None and role in d.tensors:  # formats.md 12 row 36
+            del d.tensors[role]
+            d.source.findings.warning(
+                "input-scale-unasked",
+                f"{d.config.place} asks for weights only, yet {inputs[0]} tensors are there; they are dropped",
+                file="config.json",
+            )
     d.bias(n, experts)
     d.leftovers()
     return d.layer(
@@ -96,6 +106,37 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
 # ------------------------------------------------------------------ gpt-oss
 def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     """`quant_method: mxfp4` describes nothing that the tensors do not say; modules_to_not_convert is informative (formats.md 5.1)."""
+
+
+QUARK = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+
+
+def prepare_quark(source: Source, modules: Mapping[str, list[Module]]) -> None:
+    """Quark, the one case that is read: plain MXFP4 in every place of its config (formats.md 5.5)."""
+    places = {"global_quant_config": source.config.get("global_quant_config")}
+    for key in ("layer_quant_config", "layer_type_quant_config"):
+        found = source.config.get(key)
+        places.update({f"{key}.{k}": v for k, v in found.items()} if isinstance(found, Mapping) else {})
+    for place, body in places.items():
+        weight = body.get("weight") if isinstance(body, Mapping) else None
+        if weight is None and place != "global_quant_config":
+            continue
+        wrong = (
+            [f"{k} {weight.get(k)!r}" for k, v in QUARK.items() if weight.get(k) != v]
+            if isinstance(weight, Mapping)
+            else ["no weight config"]
+        )
+        if wrong:
+            source.findings.error(
+                "quark-variant",
+                f"{place} of the quark config is not plain MXFP4 ({', '.join(wrong)})",
+                file="config.json",
+                advice="export as MXFP4, or as compressed-tensors",
+            )
+    source.findings.warning(
+        "unverified-variant", "quark files were read from their description only; no real file was at hand", file="config.json"
+    )
+    warn_excluded(source, modules, [source.config.get("exclude")])
 
 
 def read_gpt_oss(source: Source, module: Module) -> list[StandardLayer]:

@@ -25,7 +25,7 @@ DECLARED = InputForm(number=number("float8e4m3"), mode="dynamic_group", group=GR
 def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     """`quant_method: mxfp8`: weights and activations in groups of 32."""
     source.shared["describe"] = lambda name: Described(declared=DECLARED)
-    warn_excluded(source, modules, ("ignored_layers", "modules_to_not_convert", "ignore"))
+    warn_excluded(source, modules, [source.config.get(key) for key in ("ignored_layers", "modules_to_not_convert", "ignore")])
 
 
 def read(source: Source, module: Module) -> list[StandardLayer]:

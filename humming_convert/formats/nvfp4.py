@@ -12,7 +12,7 @@ from typing import Any
 
 from humming_convert.findings import Rule
 from humming_convert.formats.assemble import Described, Draft, flat
-from humming_convert.formats.excluded import excludes, warn_excluded
+from humming_convert.formats.excluded import warn_excluded
 from humming_convert.formats.mxfp4 import float4
 from humming_convert.formats.mxfp8 import DECLARED as MXFP8_INPUT
 from humming_convert.formats.source import Module, Source
@@ -125,6 +125,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
             return Described()
         declared = None if weight_only and algo.declared == NVFP4_INPUT else algo.declared
         return Described(
+            known=True,
             place=f"quant_algo {of[name]}",
             block=algo.block,
             static=declared is not None and declared.mode.startswith("static"),
@@ -132,18 +133,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
         )
 
     source.shared["describe"] = describe
-    warn_excluded(source, modules, ("ignore", "exclude_modules"))
-    nested = [str(e) for b in bodies for e in b.get("exclude_modules") or () if e not in (source.config.get("ignore") or ())]
-    for entry in dict.fromkeys(nested if config.get("exclude_modules") is None else []):
-        hit = [n for n in names if excludes(entry, n)]
-        if hit:
-            findings.warning(
-                "ignored-quantized",
-                f"exclude_modules lists {entry!r}, yet the tensors are quantized of {', '.join(hit[:3])}; they are read as quantized",
-                file="hf_quant_config.json",
-                count=len(hit),
-                advice="correct the config",
-            )
+    warn_excluded(source, modules, [b.get(key) for b in (config, *bodies) for key in ("ignore", "exclude_modules")])
 
 
 def layer_algo(name: str, listed: Mapping[str, Any]) -> str | None:

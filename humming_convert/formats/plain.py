@@ -33,6 +33,7 @@ KIND_METHODS: dict[str, str] = {
     "int8": "compressed-tensors",
     "humming": "humming",
     "humming-stacked": "humming",
+    "fp8-stacked": "fp8",
 }
 """kind of tensors -> the method whose config they would have."""
 

@@ -21,7 +21,6 @@ _ROTATED = "weights are rotated and need transforms at run time"
 
 REFUSED: dict[str, RefusedMethod] = {
     "bitsandbytes": RefusedMethod("NF4 and LLM.int8 blocks run across rows, and their value tables are not linear"),
-    "quark": RefusedMethod("of Quark only plain MXFP4 files (fp4, groups of 32, E8M0 scales) are read"),
     "hqq": RefusedMethod("zero points and scales are quantized themselves"),
     "gguf": RefusedMethod("block formats of llama.cpp are out of scope", "convert from the original safetensors model"),
     "exl2": RefusedMethod("rows have different widths"),

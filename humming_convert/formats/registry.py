@@ -13,6 +13,7 @@ from typing import Any
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
+from humming_convert.formats.refused import REFUSED
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.layer import StandardLayer
 
@@ -20,6 +21,7 @@ RULES = (
     Rule(100, "module-unknown", "the tensors of a module form one of the known sets"),
     Rule(101, "method-unknown", "quant_method is one that is read"),
     Rule(102, "method-lies", "the config's method is that of the tensors", "warning"),
+    Rule(103, "method-refused", "quant_method is not one of those that are known and not read"),
 )
 
 Test = Callable[[Mapping[str, TensorView]], bool]
@@ -63,22 +65,44 @@ def _marlin_shapes(t: Mapping[str, TensorView]) -> bool:
     return shapes is not None and "qzeros" not in t and shapes[0][1] == 2 * shapes[1][1]
 
 
+def _scaled(suffix: str, t: Mapping[str, TensorView]) -> bool:
+    return any(suffix + tail in t for tail in ("_scale_inv", "_scale"))
+
+
 BYTE, F8 = "U8|I8", "F8_E4M3|F8_E5M2"
 
 KINDS: tuple[tuple[str, Test], ...] = (
     ("gpt-oss", lambda t: any(s.endswith("_blocks") for s in t)),
-    ("humming-stacked", lambda t: any(f"{s}_scale" in t for s in t)),
+    ("humming-stacked", lambda t: any(s != "weight" and v.dtype == "I32" and f"{s}_scale" in t for s, v in t.items())),
+    ("fp8-stacked", lambda t: any(s != "weight" and v.dtype in F8 and len(v.shape) == 3 and _scaled(s, t) for s, v in t.items())),
     ("awq-fast", _has(qweight="I16")),
     ("marlin", lambda t: _marlin_shapes(t) or ("B" in t and "s" in t)),
     ("awq-gemv", _gemv_shapes),
     ("awq", _awq_shapes),
     ("gptq", lambda t: "qweight" in t),
     ("ct-pack", _has(weight_packed="I32")),
-    ("ct-nvfp4", lambda t: "weight_packed" in t and ("weight_global_scale" in t or ("weight_scale" in t and t["weight_scale"].dtype == "F8_E4M3"))),
+    (
+        "ct-nvfp4",
+        lambda t: "weight_packed" in t and ("weight_global_scale" in t or ("weight_scale" in t and t["weight_scale"].dtype == "F8_E4M3")),
+    ),
     ("ct-mxfp4", _has("weight_packed")),
     ("humming", lambda t: "weight" in t and t["weight"].dtype == "I32"),
-    ("nvfp4", lambda t: "weight" in t and t["weight"].dtype in BYTE and ("weight_scale_2" in t or ("weight_scale" in t and t["weight_scale"].dtype == "F8_E4M3"))),
-    ("mxfp4", lambda t: "weight" in t and t["weight"].dtype in BYTE and any(s in t and t[s].dtype in ("U8", "F8_E8M0") for s in ("weight_scale", "scale"))),
+    (
+        "nvfp4",
+        lambda t: (
+            "weight" in t
+            and t["weight"].dtype in BYTE
+            and ("weight_scale_2" in t or ("weight_scale" in t and t["weight_scale"].dtype == "F8_E4M3"))
+        ),
+    ),
+    (
+        "mxfp4",
+        lambda t: (
+            "weight" in t
+            and t["weight"].dtype in BYTE
+            and any(s in t and t[s].dtype in ("U8", "F8_E8M0") for s in ("weight_scale", "scale"))
+        ),
+    ),
     ("int8", lambda t: "weight" in t and t["weight"].dtype == "I8"),
     ("mxfp8", lambda t: "weight" in t and t["weight"].dtype in F8 and "weight_scale" in t and t["weight_scale"].dtype in ("U8", "F8_E8M0")),
     ("fp8", lambda t: "weight" in t and t["weight"].dtype in F8),
@@ -111,6 +135,7 @@ READERS: dict[str, Reader] = {
     "fp8": Reader("fp8", "read"),
     "humming": Reader("humming", "read"),
     "humming-stacked": Reader("humming", "read_stacked"),
+    "fp8-stacked": Reader("fp8", "read_stacked"),
 }
 
 METHODS: dict[str, Reader] = {
@@ -123,10 +148,35 @@ METHODS: dict[str, Reader] = {
     "fp8": Reader("fp8", "prepare"),
     "fbgemm_fp8": Reader("fp8", "prepare"),
     "mxfp8": Reader("mxfp8", "prepare"),
+    "quark": Reader("mxfp4", "prepare_quark"),
     "humming": Reader("humming", "prepare"),
     "": Reader("plain", "prepare"),
 }
 """Normalised quant_method -> `(source, modules by kind: dict[str, list[Module]]) -> None`: checks the config, fills source.shared."""
+
+
+METHOD_KINDS: dict[str, tuple[str, ...]] = {
+    "compressed-tensors": ("ct-pack", "ct-nvfp4", "ct-mxfp4", "int8", "fp8", "fp8-stacked", "mxfp8"),
+    "mxfp4": ("gpt-oss", "mxfp4"),
+    "modelopt": ("nvfp4", "mxfp4", "fp8", "fp8-stacked", "mxfp8"),
+    "fp8": ("fp8", "fp8-stacked", "mxfp8", "mxfp4", "nvfp4"),
+    "fbgemm_fp8": ("fp8", "fp8-stacked"),
+    "mxfp8": ("mxfp8", "fp8"),
+    "quark": ("mxfp4",),
+    "humming": ("humming", "humming-stacked"),
+}
+"""method -> kinds that its writers make; others are read by their tensors, with a warning (formats.md 12 row 5)."""
+
+# suffixes that only a quantized module has: with no kind, something of it is missing or unknown (formats.md D20)
+PACKED_ONLY = (
+    "weight_packed",
+    "weight_scale",
+    "weight_scale_inv",
+    "weight_scale_2",
+    "weight_global_scale",
+    "weight_zero_point",
+    "weight_shape",
+)
 
 
 def modules_of(tensors: Mapping[str, TensorView]) -> dict[str, Module]:
@@ -160,6 +210,11 @@ def read_layers(source: Source) -> Reading:
     """All quantized modules as standard layers, unfused (experts one by one unless stacked on disk). Errors go to source.findings."""
     modules = modules_of(source.checkpoint.tensors)
     kinds = {name: kind_of(m) for name, m in modules.items()}
+    if source.method in REFUSED:
+        known = REFUSED[source.method]
+        message = f"quant_method {source.method} is not read: {known.reason}"
+        source.findings.error("method-refused", message, file="config.json", advice=known.advice)
+        return Reading((), ())
     if source.method not in METHODS:
         source.findings.error(
             "method-unknown",
@@ -172,6 +227,9 @@ def read_layers(source: Source) -> Reading:
     for name, kind in kinds.items():
         if kind is not None:
             by_kind.setdefault(kind, []).append(modules[name])
+        else:
+            _not_packed(source, modules[name])
+    _other_kinds(source, by_kind)
     load(METHODS[source.method])(source, by_kind)
     layers: list[StandardLayer] = []
     for name, kind in kinds.items():
@@ -179,3 +237,38 @@ def read_layers(source: Source) -> Reading:
             layers += load(READERS[kind])(source, modules[name])
     used = {view.name for layer in layers for view in layer.source}
     return Reading(tuple(layers), tuple(v for v in source.checkpoint.tensors.values() if v.name not in used))
+
+
+def _not_packed(source: Source, module: Module) -> None:
+    """module-unknown: a module of no kind that is not plain either."""
+    weight = module.tensors.get("weight")
+    orphans = [x for x in PACKED_ONLY if x in module.tensors]
+    if weight is not None and weight.dtype in ("U8", "I8"):
+        orphans.insert(0, "weight")
+    if not orphans:
+        return
+    view = module.tensors[orphans[0]]
+    have = ", ".join(f"{s} {v.dtype}{list(v.shape)}" for s, v in module.tensors.items())
+    source.findings.error(
+        "module-unknown",
+        f"these tensors form no known kind of layer: {have}",
+        layer=module.name,
+        tensor=view.name,
+        file=view.file.name,
+        advice="a tensor may be missing (incomplete download), or the format is not read",
+    )
+
+
+def _other_kinds(source: Source, by_kind: Mapping[str, list[Module]]) -> None:
+    """method-lies, one finding a kind."""
+    expected = METHOD_KINDS.get(source.method)
+    for kind, found in by_kind.items() if expected is not None else ():
+        if expected is not None and kind not in expected:
+            view = next(iter(found[0].tensors.values()))
+            source.findings.warning(
+                "method-lies",
+                f"the config says {source.method}, {len(found)} modules hold {kind} tensors (the first: {found[0].name}); the tensors are followed",
+                layer=found[0].name,
+                file=view.file.name,
+                count=len(found),
+            )
