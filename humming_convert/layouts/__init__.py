@@ -6,10 +6,12 @@ Facts: layouts.md.
 
 from __future__ import annotations
 
+from humming_convert.layouts.address import address, sample_codes, standard_codes
 from humming_convert.layouts.config import Environment, LayerConfig, LayerRecipe
 from humming_convert.layouts.prepare import PackedLayer, Standard, prepare
 from humming_convert.layouts.questions import Answers, questions
 from humming_convert.layouts.resolve import resolve
+from humming_convert.layouts.restore import restore, unpack_small
 from humming_convert.layouts.small import pack_small
 from humming_convert.layouts.weights import WeightAux, pack_weight, unpack_weight
 
@@ -21,10 +23,15 @@ __all__ = [
     "PackedLayer",
     "Standard",
     "WeightAux",
+    "address",
     "pack_small",
     "pack_weight",
     "prepare",
     "questions",
     "resolve",
+    "restore",
+    "sample_codes",
+    "standard_codes",
+    "unpack_small",
     "unpack_weight",
 ]
