@@ -20,7 +20,8 @@ from humming_convert.demo.pack import BF16, Array, Real, nibble_bytes, write_saf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A checkpoint to be. `family`: as in the manifest; `fp8`: layouts.md 10 allows 8-bit float activations.
+    """A checkpoint to be. `name`: the folder's, `<family>-<variant>`; `family`: as in the manifest; `fp8`: 8-bit float activations
+    are legal (layouts.md 10).
 
     meaning: source module -> weight [n, k] as float64, the numbers that went in.  biases: module -> [n].
     shards: number of weight files.  side: other files by name.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,33 @@ from humming_convert.demo.pack import Real
 from humming_convert.demo.samples import all_samples
 from humming_convert.findings import Refused
 
-HEAD = ("sample", "family", "activation", "layers", "bytes in", "bytes out", "lossy steps", "proof", "float64", "seconds")
+if TYPE_CHECKING:
+    from humming_convert.plan.types import Plan
+
+COLUMNS = (
+    ("family", -18),
+    ("variant", -14),
+    ("activation", -10),
+    ("layers", 6),
+    ("in", 7),
+    ("out", 7),
+    ("lossy steps", -13),
+    ("proof", -18),
+    ("vs float64", -10),
+    ("seconds", 7),
+)
+"""Title and width; a negative width sets to the left."""
+
+
+def line(cells: Sequence[str]) -> str:
+    """One line of the table."""
+    return "  ".join(c.ljust(-w) if w < 0 else c.rjust(w) for c, (_, w) in zip(cells, COLUMNS, strict=True)).rstrip()
+
+
+def head() -> str:
+    """The first two lines of the table."""
+    return line([title for title, _ in COLUMNS]) + "\n" + line(["-" * abs(w) for _, w in COLUMNS])
+
 
 STAGES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("standard", {"standard": True}),
@@ -40,7 +66,10 @@ E8M0_RANGE = 11
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One conversion. `float64`: what the comparison with the numbers that went in said. `ok`: it is as it must be."""
+    """One conversion. `largest_error`: against what went in, relative to the largest weight of a module, None if nothing was compared.
+
+    `problem`: why it is not as it must be, "" if it is.  A request that must be refused and was is as it must be.
+    """
 
     sample: str
     family: str
@@ -50,19 +79,31 @@ class Row:
     bytes_out: int
     lossy: tuple[str, ...]
     proof: str
-    float64: str
+    largest_error: float | None
     seconds: float
-    ok: bool
+    problem: str
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem
 
     def cells(self) -> tuple[str, ...]:
-        if self.proof == "refused":
-            sizes = ("-", f"{self.bytes_in:,}", "-", "-")
-        else:
-            sizes = (str(self.layers), f"{self.bytes_in:,}", f"{self.bytes_out:,}", ", ".join(self.lossy) or "none")
-        return (self.sample, self.family, self.activation, *sizes, self.proof, self.float64, f"{self.seconds:.2f}")
+        error = "-" if self.largest_error is None else "equal" if self.largest_error == 0 else f"{self.largest_error:.1e}"
+        return (
+            self.family,
+            self.sample.partition("-")[2],
+            self.activation,
+            str(self.layers or "-"),
+            f"{self.bytes_in / 1000:.0f} kB",
+            f"{self.bytes_out / 1000:.0f} kB" if self.bytes_out else "-",
+            ", ".join(self.lossy) or ("none" if self.layers else "-"),
+            self.proof,
+            "FAILED" if self.problem else error,
+            f"{self.seconds:.2f}",
+        )
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"ok": self.ok}
 
 
 def run_demo(
@@ -95,48 +136,38 @@ def _convert(sample: Sample, source: Path, out: Path, activation: str, options: 
     start = clock()
     legal = sample.fp8 or activation != "fp8"
 
-    def row(*, proof: str, float64: str, ok: bool, layers: int = 0, bytes_out: int = 0, lossy: tuple[str, ...] = ()) -> Row:
+    def row(*, proof: str, problem: str = "", error: float | None = None, plan: Plan | None = None, lossy: tuple[str, ...] = ()) -> Row:
         return Row(
             sample=sample.name,
             family=sample.family,
             activation=activation,
-            layers=layers,
+            layers=len(plan.layers) if plan else 0,
             bytes_in=sample.nbytes,
-            bytes_out=bytes_out,
+            bytes_out=plan.totals["bytes_out"] if plan else 0,
             lossy=lossy,
             proof=proof,
-            float64=float64,
+            largest_error=error,
             seconds=clock() - start,
-            ok=ok,
+            problem=problem,
         )
 
     try:
         plan = api.plan(source, **options)
     except Refused as refused:
-        said = [f for f in refused.findings if f.severity == "error"]
+        said = [str(f) for f in refused.findings if f.severity == "error"]
         if legal:
-            return row(proof="refused", float64=f"must convert: {said[0]}", ok=False)
-        names_what_is_legal = all("bf16" in str(f) for f in said)
-        return row(
-            proof="refused",
-            float64="as it must be" if names_what_is_legal else f"names no legal activation: {said[0]}",
-            ok=names_what_is_legal,
-        )
+            return row(proof="refused", problem=f"must convert, but: {said[0]}")
+        silent = [text for text in said if "bf16" not in text]
+        return row(proof="refused, as due", problem=f"names no legal activation: {silent[0]}" if silent else "")
     if not legal:
-        return row(proof="planned", float64="must be refused", ok=False)
+        return row(proof="not refused", problem="layouts.md 10 has no such kernel", plan=plan)
     out.parent.mkdir(parents=True, exist_ok=True)
     result = api.convert(plan, out=out)
     verification = api.verify(out, source=source)
-    problem, largest = compare(sample, out)
-    proof = "failed" if verification.failed else result.proof
-    return row(
-        proof=proof,
-        float64=problem or ("equal" if largest == 0 else f"within {largest:.1e}"),
-        ok=not problem and not verification.failed,
-        layers=plan.totals["layers"],
-        bytes_out=plan.totals["bytes_out"],
-        lossy=tuple(result.lossy_steps),
-    )
+    problem, error = compare(sample, out)
+    if verification.failed:
+        problem = f"verify: {next(str(f) for f in verification.findings if f.severity == 'error')}"
+    return row(proof=result.proof, problem=problem, error=error, plan=plan, lossy=tuple(result.lossy_steps))
 
 
 def compare(sample: Sample, folder: Path) -> tuple[str, float]:
@@ -169,7 +200,8 @@ def _module(sample: Sample, part: str, got: Decoded, lossy: Sequence[Mapping[str
     bad = ~(error <= allowed)
     if bad.any():
         n, k = (int(i) for i in np.argwhere(bad)[0])
-        return f"{part}[{n}, {k}]: {got.weight[n, k]!r}, not {want[n, k]!r}; {int(bad.sum())} differ", 0.0
+        named = ", ".join(s["step"] for s in lossy) or "no lossy step"
+        return f"{part}[{n}, {k}] is {got.weight[n, k]:g}, not {want[n, k]:g} ({int(bad.sum())} such, {named} in the manifest)", 0.0
     if not _same_bias(sample.biases.get(part), got.bias):
         return f"{part}: bias differs", 0.0
     return "", float(error.max() / np.abs(want).max())

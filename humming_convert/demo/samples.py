@@ -188,8 +188,8 @@ DECODERS: tuple[dict[str, Any], ...] = (
         ),
         **LLAMA,
     },
-    {"name": "modelopt-nvfp4", "family": "nvfp4", "packer": modelopt_nvfp4, "fp8": False, **_modelopt("NVFP4", 4, 16), **LLAMA},
-    {"name": "modelopt-fp8", "family": "fp8", "packer": fp8_tensor, **_modelopt("FP8", 8, None), **LLAMA},
+    {"name": "nvfp4-modelopt", "family": "nvfp4", "packer": modelopt_nvfp4, "fp8": False, **_modelopt("NVFP4", 4, 16), **LLAMA},
+    {"name": "fp8-modelopt", "family": "fp8", "packer": fp8_tensor, **_modelopt("FP8", 8, None), **LLAMA},
     # 192 and 320 rows are one and a half and two and a half blocks; two files and an index
     {
         "name": "fp8-block-ragged",
@@ -207,7 +207,7 @@ DECODERS: tuple[dict[str, Any], ...] = (
         **QWEN3,
     },
     {
-        "name": "qwen3-moe-int4",
+        "name": "ct-int4-qwen3-moe",
         "family": "compressed-tensors",
         "packer": ct_pack(4, 32, symmetric=True),
         "quantization": _ct("pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}),
@@ -218,4 +218,4 @@ DECODERS: tuple[dict[str, Any], ...] = (
 
 def all_samples() -> list[Sample]:
     """Every sample, in the order of the table."""
-    return [decoder(**row) for row in DECODERS] + [gpt_oss("gpt-oss-mxfp4")]
+    return [decoder(**row) for row in DECODERS] + [gpt_oss("mxfp4-gpt-oss")]

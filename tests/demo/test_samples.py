@@ -66,6 +66,7 @@ def test_the_first_packed_word_reads_as_the_worked_row_of_the_layouts() -> None:
 def test_every_family_has_a_sample() -> None:
     assert {s.family for s in SAMPLES} == FAMILIES
     assert len({s.name for s in SAMPLES}) == len(SAMPLES)
+    assert all(s.name.startswith(f"{'ct' if s.family == 'compressed-tensors' else s.family}-") for s in SAMPLES)
 
 
 def test_there_are_experts_apart_and_experts_stacked() -> None:
