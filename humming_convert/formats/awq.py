@@ -149,6 +149,8 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
             advice="quantize again with 4 bits, or as GPTQ",
         )
         return []
+    if bits != 4:
+        source.findings.warning("unverified-variant", "AWQ codes other than 4 bits were read from their description only", file=mine.file)
     if bits == 4 and n % 8:
         d.bad_shape("qweight", "whole words of eight columns", f"N is {n}")
         return []

@@ -16,7 +16,6 @@ from humming_convert.formats.source import Module, Source
 
 RULES = (
     Rule(223, "config-contradiction", "two quantization configs agree, or the tensors prove the first of them"),
-    Rule(224, "excluded-packed", "a module that the config leaves out is not quantized (else the tensors are followed)", "warning"),
     Rule(227, "adapter-inside", "no LoRA or EoRA tensors stand in the weight files"),
     Rule(232, "unverified-variant", "a real sample of the variant was at hand", "warning"),
     Rule(233, "listed-plain", "a module that the config names as quantized is quantized", "warning"),
@@ -90,7 +89,7 @@ def _excluded(source: Source, declared: Declared, quantized: Sequence[Module]) -
             found.setdefault(by, []).append(module)
     for by, modules in found.items():
         source.findings.warning(
-            "excluded-packed",
+            "ignored-quantized",
             f"the {by} of {declared.file} leaves out modules whose tensors are packed (the first: {modules[0].name}); they are read as quantized",
             layer=modules[0].name,
             file=next(iter(modules[0].tensors.values())).file.name,
