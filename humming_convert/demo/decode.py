@@ -81,7 +81,7 @@ def code_values(name: str) -> Real:
         return np.arange(1 << bits).astype(np.float64)
     assert name == f"float{bits}e0m{bits - 1}", f"{name} is in no sample"
     code, top = np.arange(1 << bits), 1 << (bits - 1)
-    return np.where(code >= top, -1.0, 1.0) * (code & (top - 1))
+    return np.asarray(np.where(code >= top, -1.0, 1.0) * (code & (top - 1)))
 
 
 def scale_values(stored: Array, dtype: str) -> Real:
