@@ -212,7 +212,7 @@ class Draft:
         return ("channel", 0) if groups == 1 else self._group(suffix, k, k // groups)
 
     def _group(self, suffix: str, k: int, group: int) -> tuple[str, int] | None:
-        g = group if k % group == 0 else gcd(k, group)
+        g = gcd(k, group)
         if g & -g < 16:
             self.error(
                 "group-too-small",

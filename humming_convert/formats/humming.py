@@ -318,9 +318,9 @@ def _scales(
     if kind == "group" and (group < 1 or k % group):
         d.error(
             "tensor-shape",
-            f"{suffix}: groups of {group} do not divide K = {k}, whatever its shape is",
-            suffix,
-            advice="correct weight_scale_group_size in the config",
+            f"weight has a shape that makes K = {k}, which groups of {group} do not divide; {suffix} has the shape {list(scale.shape)}",
+            "weight",
+            advice="re-export the layer, or correct weight_scale_group_size in the config",
         )
         return None
     shapes = {"group": (*lead, n, k // (group or k)), "channel": (*lead, n, 1), "block": (*lead, n // (rows or 1), k // (group or k))}

@@ -43,8 +43,6 @@ def float4(
     """An E2M1 layer [N, K/2] bytes with scales [N, K/group]. factor, inputs: suffix of the global scale, True for a divisor."""
     weight = d.need(weight_suffix, "U8", "I8")
     scale = d.need(scale_suffix, *STORED[scale_dtype])
-    if factor is not None and factor[0] not in d.module.tensors:
-        d.need(factor[0], why="the scales are relative to it")
     if weight is None or scale is None:
         return []
     if len(weight.shape) not in (2, 3):
@@ -57,7 +55,7 @@ def float4(
         return []
     d.tensors["weight_scale"] = expr
     if factor is not None:
-        d.scalar(factor[0], "weight_scale_2", experts, inverse=factor[1], needed=True)
+        d.scalar(factor[0], "weight_scale_2", experts, inverse=factor[1], needed=True, why="the scales are relative to it")
     if inputs is not None and inputs[0] in d.module.tensors:
         d.scalar(inputs[0], role, experts, inverse=inputs[1])
         if d.config.known and d.config.declared is None and role in d.tensors:  # formats.md 12 row 36

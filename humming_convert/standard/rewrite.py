@@ -90,8 +90,9 @@ def expand_rows(scale: Expr, n: int, k: int, block_n: int, block_k: int) -> tupl
 
 
 def even_groups(scale: Expr, k: int, group: int) -> tuple[Expr, int]:
-    """Group scales [..., ceil(k/group)] with a shorter last group as (scales [..., k/g], g), g = gcd(k, group) (formats.md 2.6)."""
+    """Group scales [..., ceil(k/group)] as (scales [..., k/g], g): g a power of two that divides k and the group (formats.md 2.6, D21)."""
     g = gcd(k, group)
+    g &= -g
     return (scale, group) if g == group else (_repeat(scale, group // g, len(scale.shape) - 1, k // g), g)
 
 
