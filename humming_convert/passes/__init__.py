@@ -1,0 +1,30 @@
+"""Compiled passes over words: source packing -> packed words, and back for the proof; never one byte a code.
+
+`pack_block`, `fill_padding`, `prove_block`, `prove_padding` for one expert's words, whole or in `windows`; scans of stored tensors.
+Facts: architecture.md 5, layouts.md 5.
+"""
+
+from humming_convert.passes.blocks import Mismatch, is_fast, pack_block, prove_block, slice_block, supported
+from humming_convert.passes.machine import KernelCheckFailed
+from humming_convert.passes.padding import Window, fill_padding, prove_padding, whole, window_columns, windows
+from humming_convert.passes.scans import any_zero_code, count_nan_e4m3, group_has_magnitude, group_top_and_bottom
+
+__all__ = [
+    "KernelCheckFailed",
+    "Mismatch",
+    "Window",
+    "any_zero_code",
+    "count_nan_e4m3",
+    "fill_padding",
+    "group_has_magnitude",
+    "group_top_and_bottom",
+    "is_fast",
+    "pack_block",
+    "prove_block",
+    "prove_padding",
+    "slice_block",
+    "supported",
+    "whole",
+    "window_columns",
+    "windows",
+]

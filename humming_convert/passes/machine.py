@@ -1,0 +1,194 @@
+"""Machine code: compile a kernel once a machine, keep it as an object file, load it in every later process.
+
+In: the text of an LLVM module with one function `kernel(int64 *) -> int64`.  Out: a callable that runs without the interpreter's lock.
+The cache holds what this processor, this LLVM and these sources make; an entry is written only after its kernel passed its check.
+Facts: architecture.md 5; docs/decisions/050 (why not through numba).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ENVIRONMENT = "HUMMING_CONVERT_CACHE"
+DIGEST_BYTES = 32
+
+Check = Callable[["Kernel"], bool]
+
+
+class Kernel:
+    """A compiled function; holds on to the engine that owns its code. Any number of threads may call it."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+        self._function = kind(engine.get_function_address("kernel"))
+
+    def __call__(self, parameters: NDArray[np.int64]) -> int:
+        """parameters: C-contiguous int64; the caller keeps alive what its addresses point at."""
+        return int(self._function(parameters.__array_interface__["data"][0]))
+
+
+class KernelCheckFailed(RuntimeError):
+    """A freshly compiled kernel did not reproduce known values: never used, never cached."""
+
+
+# ---- where objects are kept
+
+
+def _private(folder: Path) -> bool:
+    """Only we can write there: its files are run."""
+    try:
+        info = folder.stat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK)
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path | None:
+    """The first usable of: HUMMING_CONVERT_CACHE, the XDG cache folder, a private folder for temporary files. None: compile each time.
+
+    A folder that others could write to is passed over, since machine code is loaded from it.
+    """
+    given = environ.get(ENVIRONMENT)
+    home = environ.get("XDG_CACHE_HOME") or (str(Path(environ["HOME"]) / ".cache") if environ.get("HOME") else None)
+    places = [Path(given) / "passes"] if given else []
+    places += [Path(home) / "humming-convert" / "passes"] if home else []
+    places.append(Path(tempfile.gettempdir()) / f"humming-convert-{os.geteuid()}")
+    for folder in places:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if _private(folder):
+            return folder
+    return None
+
+
+def _read_object(path: Path) -> bytes | None:
+    """The object, if it is whole: a digest of the rest comes first."""
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return None
+    head, code = raw[:DIGEST_BYTES], raw[DIGEST_BYTES:]
+    return code if hashlib.sha256(code).digest() == head else None
+
+
+def _write_object(path: Path, code: bytes) -> None:
+    """Whole or not at all, whoever else writes the same name. A full or vanished disk only costs the next process a compilation."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as file:
+            file.write(hashlib.sha256(code).digest() + code)
+        os.replace(file.name, path)
+    except OSError:
+        return
+
+
+# ---- compile and load
+
+
+@lru_cache(maxsize=1)
+def _host() -> tuple[Any, str, str, str]:
+    """(llvmlite.binding, triple, processor, features)."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm, llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+@lru_cache(maxsize=1)
+def _made_of() -> bytes:
+    """Digest of what shapes the code besides its key: these sources and the compiler."""
+    llvm, *host = _host()
+    sha = hashlib.sha256(repr((host, llvm.llvm_version_info)).encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        sha.update(path.read_bytes())
+    return sha.digest()
+
+
+def _target_machine(module_cpu: str | None = None) -> Any:
+    llvm, triple, cpu, features = _host()
+    target = llvm.Target.from_triple(triple)
+    if module_cpu is not None:
+        cpu, features = module_cpu, ""
+    return target.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="jitdefault", jit=True)
+
+
+def compiled(text: str, cpu: str | None = None) -> bytes:
+    """Object file of a module. cpu: another processor than this one, by LLVM's name (it must be able to run here, to be loaded)."""
+    llvm = _host()[0]
+    machine = _target_machine(cpu)
+    module = llvm.parse_assembly(text)
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False  # the kernels are vectors already
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return bytes(machine.emit_object(module))
+
+
+def loaded(code: bytes) -> Kernel:
+    llvm, triple, *_ = _host()
+    module = llvm.parse_assembly("")
+    module.triple = triple
+    engine = llvm.create_mcjit_compiler(module, _target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return Kernel(engine)
+
+
+class Kernels:
+    """The kernels of a process. `key` names what is compiled; `text` is asked for only if nothing is cached."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._held: dict[str, Kernel] = {}
+        self._lock = threading.RLock()
+
+    def get(self, key: str, text: Callable[[], str], check: Check) -> Kernel:
+        """A kernel that has passed `check`: now, or when its cache entry was made."""
+        kernel = self._held.get(key)
+        if kernel is not None:
+            return kernel
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = self._from_cache(key) or self._new(key, text, check)
+            return self._held[key]
+
+    def _path(self, key: str) -> Path | None:
+        name = hashlib.sha256(_made_of() + key.encode()).hexdigest()[:40]
+        return None if self._folder is None else self._folder / f"{name}.o"
+
+    def _from_cache(self, key: str) -> Kernel | None:
+        path = self._path(key)
+        code = None if path is None else _read_object(path)
+        return None if code is None else loaded(code)
+
+    def _new(self, key: str, text: Callable[[], str], check: Check) -> Kernel:
+        code = compiled(text())
+        kernel = loaded(code)
+        if not check(kernel):
+            raise KernelCheckFailed(f"a compiled pass does not give the known values on this machine: {key}")
+        path = self._path(key)
+        if path is not None:
+            _write_object(path, code)
+        return kernel
+
+
+@lru_cache(maxsize=1)
+def kernels() -> Kernels:
+    """This process's kernels, kept where the environment says."""
+    return Kernels(cache_folder(os.environ))

@@ -1,0 +1,131 @@
+"""Routes: from a recipe and a packing to what is compiled (`Route`) and what is passed (strides).
+
+In: a WeightRecipe, a packing, the pitch of a stored block.  Out: a `Way`: the route, its tile and orders, or None if only the general
+pass goes there.
+Facts: layouts.md 5; formats.md 0, 2.2, 3.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from humming_convert.layouts.recipe import WeightRecipe
+from humming_convert.passes.kernels import Route
+from humming_convert.passes.maps import WITH_AUX
+from humming_convert.passes.orders import LANE_BITS, LANES, Order, Tile, log2, source_order, target_order, tile_of, transpositions
+from humming_convert.passes.positions import BLOCK, packed_bits, padded_width, place_columns, tile_columns
+
+MAX_REGISTERS = 64  # vectors of a tile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """row_unit, column_unit: a tile may start at any multiple of them. group: columns that share an aux value (0: no aux, or one a row)."""
+
+    route: Route
+    tile: Tile
+    source: Order
+    target: Order
+    row_unit: int
+    column_unit: int
+    group: int
+
+
+def aux_group(recipe: WeightRecipe) -> int:
+    """Columns of one aux column; 0 if no map wants aux or one column serves the whole row."""
+    if not any(m in WITH_AUX for m in recipe.maps) or recipe.group >= place_columns(recipe):
+        return 0
+    return recipe.group
+
+
+def is_power(x: int) -> bool:
+    return x > 0 and x & (x - 1) == 0
+
+
+@lru_cache(maxsize=256)
+def way(recipe: WeightRecipe, packing: str, pitch: int) -> Way | None:
+    """None: nothing compiled for it (other containers than codes, raw or flat odd widths, groups that are no power of two)."""
+    bits, width = recipe.bits, padded_width(recipe.bits)
+    flip = packing == "signed_rows"
+    odd = width != bits
+    group = aux_group(recipe)
+    if (flip and bits != 8) or (odd and recipe.place in ("raw", "flat")) or (group and not is_power(group)):
+        return None
+    if recipe.place == "flat" and 128 % bits:
+        return None
+    source = source_order("rows" if flip else packing, bits, pitch)
+    target = target_order(recipe)
+    tile = tile_of(source, target)
+    inside = log2(32 // width) + LANE_BITS
+    registers = tile.source[inside:]
+    if 1 << len(registers) > MAX_REGISTERS:
+        return None
+    aux, moves = _aux_of(recipe, packing, source, group, registers)
+    if aux is None:
+        return None
+    slots = log2(width) if odd else 0
+    jumps = packed_bits(recipe, np.zeros(1, np.int64), np.zeros(1, np.int64)).jump
+    route = Route(
+        width=width,
+        bits=bits,
+        source=tile.source,
+        target=tile.target,
+        read="vectors" if not odd else "runs" if packing == "gptq" else "gathered",
+        near=len(source.near),
+        slots=slots,
+        fixed=tuple(target.strides[x] for x in target.near[slots:]),
+        jumps=_word_offsets(jumps, bits) if odd else (),
+        sign=transpositions(target.fields, target.sign) if target.sign else (),
+        flip=flip,
+        maps=recipe.maps,
+        aux=aux,
+        aux_registers=moves,
+    )
+    word = 32 if odd else 32 // width  # codes of one stored word, along the packed direction
+    unit = max(min(tile.columns, tile_columns(recipe)), word if packing != "awq" else 1)
+    if group:
+        unit = max(unit, min(group, tile.columns))
+    return Way(route=route, tile=tile, source=source, target=target, row_unit=min(tile.rows, BLOCK), column_unit=unit, group=group)
+
+
+def _word_offsets(jumps: np.ndarray[tuple[int, ...], np.dtype[np.int64]], bits: int) -> tuple[int, ...]:
+    """Byte offset of each of the B words of a sub-block."""
+    words = np.unique(jumps // 32)
+    assert len(words) == bits
+    return tuple(int(x) * 4 for x in words)
+
+
+def _aux_of(
+    recipe: WeightRecipe, packing: str, source: Order, group: int, registers: tuple[str, ...]
+) -> tuple[str | None, tuple[int, ...]]:
+    """How the aux values of a tile are read, and the register bits that change them. None: no way to."""
+    if not any(m in WITH_AUX for m in recipe.maps):
+        return "", ()
+    column = log2(group) if group else 99  # the first bit of k that tells groups apart
+
+    def tells(bit: str) -> bool:
+        return bit[0] == "n" or int(bit[1:]) >= column
+
+    if any(tells(x) for x in source.fields) and packing != "awq":
+        return None, ()
+    moves = tuple(i for i, x in enumerate(registers) if tells(x))
+    if packing == "awq":
+        return ("words" if recipe.maps == ("int_to_float_zp",) else None), moves
+    if source.lanes[0][0] == "n":
+        return "lanes", moves
+    return f"spread{1 << sum(tells(x) for x in source.lanes)}", moves
+
+
+def aux_stride(kind: str, bit: str, group: int, rows: int, columns: int) -> int:
+    """Bytes that a bit of n or k adds in the arranged aux values of a block of rows x columns groups (`blocks.arranged`)."""
+    i = int(bit[1:])
+    if bit[0] == "k":
+        groups = (1 << i) // group if group else 0
+        return groups * {"lanes": rows, "words": rows // 2}.get(kind, 1)
+    return {"lanes": 1 << i, "words": 4 << i >> 3}.get(kind, columns << i)
+
+
+assert LANES == 1 << LANE_BITS
