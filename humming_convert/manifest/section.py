@@ -14,9 +14,11 @@ from typing import Any
 
 from humming_convert.model.families import Family, expert_of, fused_name, is_embedding, is_lm_head, renamed
 from humming_convert.plan.types import PlannedLayer
-from humming_convert.standard.forms import InputForm, WeightForm
+from humming_convert.standard.forms import InputForm, ScaleForm, WeightForm
+from humming_convert.standard.numbers import number
 
 Keys = dict[str, Any]
+NOTHING = WeightForm(number=number("uint8"), scale=ScaleForm(kind="channel", dtype="bfloat16"))
 # what stands in front of the layers in one spelling or another (formats.md 10.3)
 _PREFIX = re.compile(r"^(?:(?:model|language_model|text_model|transformer|thinker|llm)\.)+(?=.)")
 
@@ -148,7 +150,8 @@ def _answers(unit: Unit) -> list[tuple[str, Keys | None]]:
 
 def _section(found: Sequence[Unit], given: InputForm | None, exact: bool) -> dict[str, Any]:
     forms = Counter(tuple(u.keys.items()) for u in found if u.keys is not None)
-    top: Keys = dict(forms.most_common(1)[0][0])
+    # b_dtype is required, also where every layer became a plain matrix
+    top: Keys = dict(forms.most_common(1)[0][0]) if forms else form_keys(NOTHING)
     dynamic = {f"+:{pattern(u, exact)}": changed for u in found if u.keys is not None and (changed := _changed(top, u.keys))}
     ignore = [f"re:{pattern(u, exact)}" for u in found if u.keys is None]
     return {

@@ -119,7 +119,7 @@ def fold_act_order(
 ) -> Folded:
     """Folds every layer that allows it. The rest is refused with the names of both kinds, or by `on_desc_act` left to be dequantized.
 
-    requant: the rest keeps its `facts["g_idx"]`; whoever writes it quantizes it again in plain groups.
+    requant: the rest keeps its `facts["g_idx"]`; the caller quantizes it again in plain groups (requantize.py).
     """
     by_name = {layer.name: layer for layer in layers}
     ordered = [layer for layer in layers if g_idx_of(layer) is not None]

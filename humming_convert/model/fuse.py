@@ -29,6 +29,7 @@ from humming_convert.model.families import (
     vllm_name,
 )
 from humming_convert.model.options import ModelOptions
+from humming_convert.model.requantize import by_columns, requantized
 from humming_convert.model.stack import contiguous, stack
 from humming_convert.model.unify import Rejected, unify, whole_or_rows
 from humming_convert.standard.layer import StandardLayer
@@ -137,8 +138,10 @@ def fuse_model(
     check_model(checkpoint, family, layers, plain, findings)
     layers, dequantize = _set_aside(layers, options.lm_head, findings)
     folded = fold_act_order(layers, on_desc_act=options.on_desc_act, findings=findings)
-    dequantize += [Dequantize(layer, "act-order that cannot be folded", "act-order-dequantize") for layer in folded.dequantize]
-    ready = {layer.name: layer if g_idx_of(layer) is not None else whole_or_rows(layer) for layer in folded.layers}
+    dequantize += [Dequantize(by_columns(x), "act-order that cannot be folded", "act-order-dequantize") for x in folded.dequantize]
+    requant = options.on_desc_act == "requant"
+    plain_groups = [requantized(x, options.dtype) if requant and g_idx_of(x) is not None else x for x in folded.layers]
+    ready = {layer.name: whole_or_rows(layer) for layer in plain_groups}
     if options.w13 == "contiguous":
         ready = {name: contiguous(layer) for name, layer in ready.items()}
     if not family.known:
@@ -178,7 +181,7 @@ def _set_aside(
         else:
             kept.append(layer)
             continue
-        aside.append(Dequantize(layer, reason, "lm-head-dequantize"))
+        aside.append(Dequantize(by_columns(layer), reason, "lm-head-dequantize"))
         findings.warning("dequantized", f"{reason}: {layer.name} is written in the model dtype", layer=layer.name, advice=advice)
     return kept, aside
 

@@ -6,6 +6,7 @@ Facts: runtimes.md 1.2 to 1.8, architecture.md 9.4.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.lossy import Meter
 from humming_convert.standard.rewrite import to_rows
 
+_KV_SCALE = re.compile(r"\.[kv]_scale$")
 CANNOT = "vllm-cannot-load"
 
 
@@ -40,6 +42,15 @@ def standard_model(
 ) -> FusedModel:
     """The layers of a `--standard` run, from those of the formats: checked, act-order folded, heads set aside, then `standard_form`."""
     plain = tuple(plain)
+    kept = [name for name in plain if _KV_SCALE.search(name)]
+    if kept:
+        findings.warning(
+            "kv-scales-unread",
+            "KV cache scales are passed through; stock vLLM does not read them with quant_method humming",
+            tensor=kept[0],
+            advice="convert with --target if the KV cache is to use them",
+            count=len(kept),
+        )
     model = fuse_model(checkpoint, layers, plain, replace(options, fuse="none"), findings=findings)
     return standard_form(model, plain, dtype=options.dtype, read=read, findings=findings)
 
