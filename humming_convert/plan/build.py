@@ -74,7 +74,7 @@ def make_plan(checkpoint: Checkpoint, request: Request, read: Read, findings: Fi
         plain=tuple(plain),
         files=tuple(files),
         findings=tuple(findings),
-        families=tuple(sorted({p.layer.family for p in planned})),
+        families=tuple(sorted({x.family for x in reading.layers})),
         fingerprint="",
         totals=totals,
     )
