@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
@@ -17,7 +16,7 @@ from humming_convert.formats.assemble import FLOATS, Draft
 from humming_convert.formats.biases import take_bias
 from humming_convert.formats.columns import Groups, at, column_groups, groups_of
 from humming_convert.formats.declared import Declared, read_config
-from humming_convert.formats.neighbours import check_neighbours, check_sections
+from humming_convert.formats.neighbours import check_labels, check_neighbours, check_sections
 from humming_convert.formats.source import Module, Source
 from humming_convert.formats.zeros import Asymmetric, Verdict, census, decide_undo, decide_version, unpack_zeros
 from humming_convert.standard.expr import Cast, Expr, Stored, apply
@@ -85,6 +84,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     _study(source, declared, modules.get("gptq", ()))
     studies: dict[str, Study] = source.shared["gptq"].studies
     if not modules.get("awq") and not modules.get("marlin"):
+        check_labels(source, declared, any(not s.sym and not s.measured.planar for s in studies.values()))
         check_sections(source, declared, [(name, s.measured.bits, s.measured.groups.stored or -1) for name, s in studies.items()])
 
 
@@ -337,9 +337,3 @@ def _layer(source: Source, studied: Studied, study: Study) -> list[StandardLayer
         scale=scale_form(m.groups, dtype),
         zero_point=not study.sym,
     )
-
-
-def facts_of(source: Source) -> dict[str, Any]:
-    """What was found for the checkpoint as a whole: v1 or v2, and the median of d (formats.md D3)."""
-    studied = source.shared.get("gptq")
-    return {} if studied is None else {"gptq_zeros": studied.verdict.version, "gptq_zeros_median": studied.verdict.median}

@@ -143,3 +143,19 @@ def check_sections(source: Source, declared: Declared, widths: Sequence[tuple[st
                 file=file,
                 advice=f"correct one of them, or remove {file}",
             )
+
+
+def check_labels(source: Source, declared: Declared, asymmetric: bool) -> None:
+    """Two configs that name different GPTQ formats: which of v1 and v2 holds is open if there are asymmetric layers."""
+    if not asymmetric or source.options.gptq_zeros != "auto":
+        return
+    for section in source.checkpoint.sections[1:]:
+        label = str(section.body.get("checkpoint_format") or "").lower()
+        if declared.format and label and label != declared.format:
+            file = section.place.split(":")[0]
+            source.findings.error(
+                "config-contradiction",
+                f"checkpoint_format is {declared.format} in {declared.file} and {label} in {section.place}; asymmetric zero points mean different things",
+                file=file,
+                advice="--gptq-zeros v1 or --gptq-zeros v2 decides",
+            )

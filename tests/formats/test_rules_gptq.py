@@ -131,6 +131,14 @@ def test_rule_config_contradiction(tmp_path: Path) -> None:
     error(got, "config-contradiction", "quantize_config.json", "bits")
 
 
+def test_two_labels_of_asymmetric_zero_points_are_an_error(tmp_path: Path) -> None:
+    m = matrix(8, sym=False, low=1)
+    first = {**ASYM, "bits": 8, "checkpoint_format": "gptq_v2"}
+    path = folder(tmp_path, modules(up_proj=gptq(m, "v2")), first, side={**first, "checkpoint_format": "gptq"})
+    error(read(path), "config-contradiction", "--gptq-zeros", "quantize_config.json")
+    read(path, gptq_zeros="v2").holds(m)
+
+
 def test_rule_no_config(tmp_path: Path) -> None:
     for sym in (True, False):
         m = matrix(sym=sym, low=1)
