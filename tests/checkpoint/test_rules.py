@@ -172,6 +172,13 @@ def test_rule_header_overlap(tmp_path: Path) -> None:
     assert "a.weight" in finding.message
 
 
+def test_every_tensor_inside_another_is_named(tmp_path: Path) -> None:
+    header = {"a": entry("U8", (8,), 0, 8), "b": entry("U8", (2,), 2, 4), "c": entry("U8", (4,), 4, 8)}
+    folder(tmp_path, model=framed(header, b"12345678"))
+    _, findings = opened(tmp_path)
+    assert [(f.code, f.tensor) for f in findings] == [("header-overlap", "b"), ("header-overlap", "c")]
+
+
 def test_rule_header_hole(tmp_path: Path) -> None:
     folder(tmp_path, model=framed({"a.weight": entry(), "b.weight": entry(begin=12, end=16)}, b"1" * 16))
     assert only(tmp_path, "header-hole").tensor == "b.weight"
