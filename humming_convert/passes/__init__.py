@@ -4,12 +4,13 @@
 Facts: architecture.md 5, layouts.md 5.
 """
 
-from humming_convert.passes.blocks import Mismatch, is_fast, pack_block, prove_block, slice_block, supported
+from humming_convert.passes.blocks import PACKINGS, Mismatch, is_fast, pack_block, prove_block, slice_block, supported
 from humming_convert.passes.machine import KernelCheckFailed
 from humming_convert.passes.padding import Window, fill_padding, prove_padding, whole, window_columns, windows
 from humming_convert.passes.scans import any_zero_code, count_nan_e4m3, group_has_magnitude, group_top_and_bottom
 
 __all__ = [
+    "PACKINGS",
     "KernelCheckFailed",
     "Mismatch",
     "Window",

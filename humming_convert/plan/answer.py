@@ -12,7 +12,15 @@ from typing import Any
 
 from humming_convert import passes
 from humming_convert.checkpoint.tensors import Read
-from humming_convert.layouts.questions import Answers, answer_fp16_range, answer_no_zero_code, answer_range_fit, answer_tensor_scales_equal, answer_zero_points_shift, questions
+from humming_convert.layouts.questions import (
+    Answers,
+    answer_fp16_range,
+    answer_no_zero_code,
+    answer_range_fit,
+    answer_tensor_scales_equal,
+    answer_zero_points_shift,
+    questions,
+)
 from humming_convert.plan.types import Request
 from humming_convert.standard.expr import Array, Context, Weight
 from humming_convert.standard.forms import InputForm
@@ -74,7 +82,7 @@ def _no_zero_code(layer: StandardLayer, context: Context) -> bool:
     weight = _weight(layer)
     compiled = weight.n * weight.k * (weight.experts or 1) >= SMALL
     for block in weight.blocks:
-        if compiled and block.straight and passes.can_scan(block.packing, block.bits):
+        if compiled and block.straight and block.packing in passes.PACKINGS:
             if passes.any_zero_code(block.packing, block.bits, block.stored(context), block.n, block.k):
                 return False
         elif not answer_no_zero_code(block.codes(context)):

@@ -7,6 +7,7 @@ shares nothing with the packing code. Facts: architecture.md 1, 5, 6.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from humming_convert import passes
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Finding
 from humming_convert.layouts import WeightAux, pack_small, unpack_weight
-from humming_convert.layouts.weights import map_codes, unmap_codes
+from humming_convert.layouts.address import sample_codes
 from humming_convert.layouts.config import LayerRecipe
+from humming_convert.layouts.weights import map_codes, unmap_codes
 from humming_convert.plan.types import PlannedLayer
 from humming_convert.standard.expr import CodeBlock, Context, Weight
 from humming_convert.standard.lossy import Meter
@@ -139,10 +141,6 @@ def prove_places(
 ) -> None:
     """Codes at sampled places, read by the address formula, against the source's. codes: None where they would be read for this alone;
     then a few rows of each block are."""
-    try:
-        from humming_convert.layouts.address import sample_codes
-    except ImportError:
-        return
     w = recipe.weight
     dice = np.random.default_rng(SEED + expert)
     rows = np.unique(dice.integers(0, w.n, SAMPLES))
@@ -155,7 +153,8 @@ def prove_places(
             mine = (rows >= row) & (rows < row + block.n)
             if mine.any():
                 source[mine] = block.some_codes(context, rows[mine] - row)
-    placed = sample_codes(w, words.view("<i4").reshape(w.shape), rows, columns)
+    n, k = (x.reshape(-1) for x in np.meshgrid(rows, columns, indexing="ij"))
+    placed = sample_codes(w, words, n, k).reshape(len(rows), len(columns))
     wanted = _mapped_rows(recipe, source, rows, aux)[:, columns]
     if not np.array_equal(placed, wanted):
         i, j = (int(x[0]) for x in np.nonzero(placed != wanted))
@@ -164,8 +163,6 @@ def prove_places(
 
 def _mapped_rows(recipe: LayerRecipe, codes: Codes, rows: NDArray[np.intp], aux: WeightAux) -> Codes:
     """Codes of some rows [m, k] as they are placed."""
-    from dataclasses import replace
-
     some = replace(recipe.weight, n=len(rows), pad_n=0)
     mine = WeightAux(zero=None if aux.zero is None else aux.zero[rows], offsets=None if aux.offsets is None else aux.offsets[rows])
     return map_codes(some, codes, mine)
