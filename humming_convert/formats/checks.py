@@ -95,7 +95,13 @@ def _positive(c: Check, read: Read) -> list[Seen]:
         return []
     first = values[bad][0]
     return [
-        Seen("error", "scale-not-positive", f"{leaf(c.view)} is {first:g}; it must be finite and above 0", count, "re-export the layer")
+        Seen(
+            "error",
+            "scale-not-positive",
+            f"{leaf(c.view)} is {first:g}; it must be finite, above 0 and at most {LARGEST_FACTOR:g}",
+            count,
+            "re-export the layer",
+        )
     ]
 
 

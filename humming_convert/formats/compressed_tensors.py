@@ -27,7 +27,6 @@ from humming_convert.standard.packing_ct import zero_codes
 RULES = (
     Rule(370, "ct-bits-lie", "num_bits of the config is the width of the tensors", "warning"),
     Rule(371, "weight-shape-lies", "weight_shape is [N, K] of the tensors", "warning"),
-    Rule(372, "ct-layout-ambiguous", "the packed words of an odd width fit one layout"),
     Rule(373, "ct-words", "the packed words hold K codes in one of the layouts"),
     Rule(374, "ct-symmetric-lies", "a symmetric group has no zero points, or zero ones", "warning"),
     Rule(375, "ct-g-idx", "weight_g_idx holds group numbers, each group its columns"),
@@ -133,7 +132,10 @@ def _columns(words: int, bits: int) -> set[int]:
 
 # ------------------------------------------------------------------ pack-quantized
 def layouts(words: int, bits: int, count: int) -> tuple[str, ...]:
-    """Packings in which `count` codes fill `words` words: rows (dense), padded (floor(32/b) a word)."""
+    """Packings in which `count` codes fill `words` words: rows (dense), padded (floor(32/b) a word).
+
+    Both hold for short lengths only (at most 150 codes of 3 bits, D10), and none of these fills whole words, which every row must.
+    """
     out = ("rows",) if words == -(-count * bits // 32) else ()
     return (*out, "padded") if bits in SPREAD and words == -(-count // (32 // bits)) else out
 
@@ -170,7 +172,7 @@ def read_pack(source: Source, module: Module) -> list[StandardLayer]:
         kind, group = got
         expr = _reshaped(d.scale_floats(scale), shape)
     groups = expr.shape[-1] if kind != "tensor" else 1
-    zeros = zero_points(d, n, groups, bits, experts, scale)
+    zeros = zero_points(d, n, groups, bits, experts, scale, packing)
     if kind == "tensor":
         if zeros is not None:  # Humming has integer zero points by group or row only (layouts.md 1)
             expr, kind = apply("repeat", _reshaped(expr, (*lead, 1, 1)), params=(n, len(lead), n), shape=(*lead, n, 1)), "channel"
@@ -214,15 +216,16 @@ def _width(d: Draft, n: int, words: int, scale: TensorView) -> tuple[int, int, s
             "weight-shape-lies",
             f"weight_shape says N = {said[0]}, words and scales have {n} rows; the tensors are followed",
             "weight_shape",
+            advice="re-export the layer",
         )
     if k is not None and bits is not None and layouts(words, bits, k):
-        return _layout(d, words, bits, k)
+        return bits, k, layouts(words, bits, k)[0]
     if k is None and bits is not None:
         fits = sorted(_columns(words, bits))
         by_group = [x for x in fits if group and x == group * groups]
         whole = [32 * words // bits] if bits not in SPREAD or not group else []
         for x in by_group or [x for x in whole if x * bits == 32 * words]:
-            return _layout(d, words, bits, x)
+            return bits, x, layouts(words, bits, x)[0]
         d.error(
             "ct-words",
             f"K cannot be told from {words} words of {bits} bits without weight_shape",
@@ -241,7 +244,7 @@ def _width(d: Draft, n: int, words: int, scale: TensorView) -> tuple[int, int, s
     # the three do not agree: which one is wrong?
     other_bits = [b for b in range(1, 9) if b != bits and layouts(words, b, k)] if bits is None or agrees(k) else []
     other_k = [x for x in _columns(words, bits) if group and x == group * groups] if bits is not None else []
-    if not other_bits and bits is not None and group == 0 and bits not in SPREAD and groups == 1 and 32 * words % bits == 0:
+    if bits is not None and group == 0 and bits not in SPREAD and groups == 1 and 32 * words % bits == 0:
         other_k = [32 * words // bits]
     if len(other_bits) == 1 and not other_k:
         b = other_bits[0]
@@ -252,7 +255,7 @@ def _width(d: Draft, n: int, words: int, scale: TensorView) -> tuple[int, int, s
                 file="config.json",
                 advice="correct num_bits in the config",
             )
-        return _layout(d, words, b, k)
+        return b, k, layouts(words, b, k)[0]
     if len(other_k) == 1 and not other_bits and bits is not None:
         d.warning(
             "weight-shape-lies",
@@ -260,7 +263,7 @@ def _width(d: Draft, n: int, words: int, scale: TensorView) -> tuple[int, int, s
             "weight_shape",
             advice="re-export the layer",
         )
-        return _layout(d, words, bits, other_k[0])
+        return bits, other_k[0], layouts(words, bits, other_k[0])[0]
     d.error(
         "ct-words",
         f"weight_packed has {words} words a row; K = {k} of weight_shape with num_bits {bits} of {d.config.place} needs {-(-k * (bits or 0) // 32)}",
@@ -279,30 +282,11 @@ def _said_shape(d: Draft) -> tuple[int, int] | None:
     return (n, k) if n > 0 and k > 0 else None
 
 
-def _layout(d: Draft, words: int, bits: int, k: int) -> tuple[int, int, str] | None:
-    fits = layouts(words, bits, k)
-    if len(fits) == 1:
-        return bits, k, fits[0]
-    version = str(d.source.config.get("version") or "")
-    numbers = [int(x) for x in version.split(".")[:2] if x.isdigit()]
-    if len(numbers) == 2:  # D10: equal word counts; compressed-tensors#715 changed the layout in 0.18
-        return bits, k, "rows" if numbers >= [0, 18] else "padded"
-    if not d.source.headers_only:
-        each, words_read = 32 // bits, d.source.read(d.module.tensors["weight_packed"])
-        high = bool((np.ascontiguousarray(words_read).view(np.uint32) >> np.uint32(bits * each)).any()) if bits * each < 32 else False
-        if high:
-            return bits, k, "rows"
-    d.error(
-        "ct-layout-ambiguous",
-        f"{words} words of {bits} bits hold K = {k} in the dense and in the padded layout",
-        "weight_packed",
-        advice="give `version` of the tool in the config",
-    )
-    return None
+def zero_points(d: Draft, n: int, groups: int, bits: int, experts: int | None, scale: TensorView, packing: str = "rows") -> Expr | None:
+    """Words of the standard form [experts?, ceil(n*b/32), groups], None for a symmetric module (formats.md 4.3).
 
-
-def zero_points(d: Draft, n: int, groups: int, bits: int, experts: int | None, scale: TensorView) -> Expr | None:
-    """Words of the standard form [experts?, ceil(n*b/32), groups], None for a symmetric module (formats.md 4.3)."""
+    packing: of the weight. A short column of zero points can be of both layouts; the writer used one function for both.
+    """
     view = d.take("weight_zero_point")
     if view is None:
         if d.config.symmetric is False:
@@ -317,7 +301,8 @@ def zero_points(d: Draft, n: int, groups: int, bits: int, experts: int | None, s
     dense, padded = -(-n * bits // 32), -(-n // (32 // bits))
     shape, expr = (*lead, dense, groups), Stored(view)
     out: Expr
-    if view.dtype == "I32" and view.shape == shape:
+    both = dense == padded and bits in SPREAD
+    if view.dtype == "I32" and view.shape == shape and not (both and packing == "padded"):
         out = expr
     elif view.dtype == "I32" and bits in SPREAD and view.shape == (*lead, padded, groups):
         d.check("high-bits", view, params=(bits,))
@@ -349,6 +334,7 @@ def _of_symmetric(d: Draft, view: TensorView, zeros: Expr, n: int, bits: int) ->
             "ct-symmetric-lies",
             f"{d.config.place} says symmetric true, weight_zero_point is not zero; the module is read as asymmetric",
             "weight_zero_point",
+            advice="correct the config",
         )
     return zeros
 

@@ -64,6 +64,7 @@ def float4(
                 "input-scale-unasked",
                 f"{d.config.place} asks for weights only, yet {inputs[0]} tensors are there; they are dropped",
                 file="config.json",
+                advice="correct the config, or give an activation with --act",
             )
     d.bias(n, experts)
     d.leftovers()

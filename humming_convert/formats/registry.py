@@ -270,5 +270,6 @@ def _other_kinds(source: Source, by_kind: Mapping[str, list[Module]]) -> None:
                 f"the config says {source.method}, {len(found)} modules hold {kind} tensors (the first: {found[0].name}); the tensors are followed",
                 layer=found[0].name,
                 file=view.file.name,
+                advice="use the config.json that belongs to these weights",
                 count=len(found),
             )

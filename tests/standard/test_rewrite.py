@@ -31,7 +31,7 @@ def integers(path: Path, bits: int, *, zeros: bool, group: int = 64, experts: in
 
 
 def same(got: Got, after: StandardLayer) -> None:
-    after = pickle.loads(pickle.dumps(after))  # noqa: S301 - jobs travel like this
+    after = pickle.loads(pickle.dumps(after))
     for e in range(after.experts or 1):
         np.testing.assert_array_equal(dequantized(after, got.context, e), got.weight(expert=e))
 
