@@ -67,11 +67,20 @@ def sign_magnitude(x: Word, f: Fields) -> Word:
     return (((x & f.low) ^ ones) + (below >> (f.bits - 1))) | below
 
 
-def offset_binary(x: Word, f: Fields) -> Word:
-    """S2a and the inverse of S1: top bit ? m - low : m + low; -0 becomes m."""
+def _away_from_top(x: Word, f: Fields) -> Word:
+    """top bit ? m - low : low."""
     negative = x & f.top
-    magnitude = ((x & f.low) ^ _magnitudes_of(negative, f)) + (negative >> (f.bits - 1))
-    return magnitude | (~x & f.top)
+    return ((x & f.low) ^ _magnitudes_of(negative, f)) + (negative >> (f.bits - 1))
+
+
+def offset_binary(x: Word, f: Fields) -> Word:
+    """S2a: top bit ? m - low : m + low; -0 becomes m."""
+    return _away_from_top(x, f) | (~x & f.top)
+
+
+def sign_magnitude_back(x: Word, f: Fields) -> Word:
+    """The inverse of S1. -0, which S1 never makes, must not pass for 0: it becomes code 0."""
+    return (_away_from_top(x, f) & f.low) | (~x & f.top)
 
 
 def float_order(x: Word, f: Fields) -> Word:
@@ -163,7 +172,7 @@ class MapFunctions:
 
 
 MAPS: dict[CodeMap, MapFunctions] = {
-    "e0m": MapFunctions(lambda x, _, f: sign_magnitude(x, f), lambda x, _, f: offset_binary(x, f)),
+    "e0m": MapFunctions(lambda x, _, f: sign_magnitude(x, f), lambda x, _, f: sign_magnitude_back(x, f)),
     "e0m_to_int": MapFunctions(lambda x, _, f: offset_binary(x, f), None),  # 0 and -0 become one
     "sign_flip": MapFunctions(lambda x, _, f: flipped(x, f), lambda x, _, f: flipped(x, f)),
     "int_to_float": MapFunctions(lambda x, _, f: float_order(x, f), lambda x, _, f: float_order_back(x, f)),

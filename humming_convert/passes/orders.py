@@ -86,8 +86,9 @@ def target_order(recipe: WeightRecipe) -> Order:
         strides |= {name: int(jumps[slot, 0] - jumps[0, 0]) // 8 for name, slot in slots.items()}
         slots = {}
     step = 4 * b if slots else 4  # bytes from lane to lane
-    lanes = tuple(x for i in range(LANE_BITS) for x, stride in strides.items() if stride == step << i)
-    assert len(lanes) == LANE_BITS, (recipe, strides)
+    # raw rows of less than 16 words: a bit of n may add what a bit of k beyond the row would; the tile keeps to k and finds no room
+    by_stride = {stride: x for x, stride in strides.items()}
+    lanes = tuple(by_stride[step << i] for i in range(LANE_BITS))
     near = sorted(slots, key=lambda x: slots[x]) + [x for x in strides if strides[x] < step]
     sign = tuple(sorted(tops, key=lambda x: tops[x])) if tops != fields else ()
     return Order(fields=tuple(sorted(fields, key=lambda x: fields[x])), lanes=lanes, near=tuple(near), strides=strides, sign=sign)

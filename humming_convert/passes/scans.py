@@ -42,7 +42,7 @@ def _run(route: Route, source: int, pitch: int, outer: NDArray[np.int64], inner:
     values: dict[str, Raw] = {"outer": outer, "inner": inner, "rest": _one_row(), "result": result, "target": NOTHING, "aux": NOTHING}
     numbers = {x: int(y.__array_interface__["data"][0]) for x, y in values.items()}
     numbers |= {"source": source, "outers": len(outer), "inners": len(inner), "rests": 1, "lane": pitch, "run": pitch}
-    return tiles(route, "zeros")(np.array([numbers[x] for x in route.parameters], np.int64)) != 0
+    return tiles(route, "zeros")(np.array([numbers.get(x, 0) for x in route.parameters], np.int64)) != 0  # a scan has no target strides
 
 
 def _table(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
