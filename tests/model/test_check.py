@@ -1,0 +1,118 @@
+"""Rules about what must be there: one test a rule, named by its code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from humming_convert.findings import Finding, Findings
+from humming_convert.model.check import check_model
+from humming_convert.model.families import family_of
+from humming_convert.standard.layer import StandardLayer
+from tests.model.making import Memory, checkpoint
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "num_hidden_layers": 1,
+}
+SHAPES = {
+    "self_attn.q_proj": (128, 128),
+    "self_attn.k_proj": (64, 128),
+    "self_attn.v_proj": (64, 128),
+    "self_attn.o_proj": (128, 128),
+    "mlp.gate_proj": (64, 128),
+    "mlp.up_proj": (64, 128),
+    "mlp.down_proj": (128, 64),
+}
+
+
+def decoder(memory: Memory, **changed: tuple[int, int] | None) -> list[StandardLayer]:
+    """One llama layer; keyword: another shape of a leaf, None: absent."""
+    shapes = {name: changed.get(name.rpartition(".")[2], shape) for name, shape in SHAPES.items()}
+    return [memory.layer(f"model.layers.0.{name}", n=s[0], k=s[1], group=32) for name, s in shapes.items() if s is not None]
+
+
+def found(layers: list[StandardLayer], config: dict[str, Any] = CONFIG, plain: dict[str, tuple[int, int]] | None = None) -> list[Finding]:
+    findings = Findings()
+    check_model(checkpoint(config, plain), family_of(config["model_type"]), layers, plain or {}, findings)
+    return list(findings)
+
+
+def test_a_whole_model_has_no_findings() -> None:
+    assert found(decoder(Memory())) == []
+
+
+def test_rule_part_missing() -> None:
+    (f,) = found(decoder(Memory(), up_proj=None))
+    assert (f.severity, f.code, f.layer) == ("error", "part-missing", "model.layers.0.mlp.up_proj")
+
+
+def test_a_part_that_is_plain_is_not_missing() -> None:
+    assert found(decoder(Memory(), up_proj=None), plain={"model.layers.0.mlp.up_proj.weight": (64, 128)}) == []
+
+
+def test_shared_keys_and_values_are_only_a_warning() -> None:
+    (f,) = found(decoder(Memory(), v_proj=None), {**CONFIG, "attention_k_eq_v": True})
+    assert (f.severity, f.code) == ("warning", "part-missing")
+
+
+def test_rule_shape_config() -> None:
+    (f,) = found(decoder(Memory(), v_proj=(32, 128)))
+    assert f.code == "shape-config" and f.layer == "model.layers.0.self_attn.v_proj"
+    assert "N 32" in f.message and "num_key_value_heads 1 x head_dim 64" in f.message
+
+
+def test_a_wrong_hidden_size_is_named() -> None:
+    assert {f.code for f in found(decoder(Memory()), {**CONFIG, "hidden_size": 300})} == {"shape-config"}
+    assert any("hidden_size 300" in f.message for f in found(decoder(Memory()), {**CONFIG, "hidden_size": 300}))
+
+
+def test_an_intermediate_size_padded_by_the_author_is_a_warning() -> None:
+    layers = decoder(Memory(), gate_proj=(96, 128), up_proj=(96, 128), down_proj=(128, 96))
+    assert {(f.severity, f.code) for f in found(layers)} == {("warning", "shape-config")}
+
+
+def test_shapes_of_plain_matrices_are_checked_too() -> None:
+    layers = decoder(Memory(), o_proj=None)
+    (f,) = found(layers, plain={"model.layers.0.self_attn.o_proj.weight": (128, 64)})
+    assert f.code == "shape-config" and f.layer == "model.layers.0.self_attn.o_proj"
+
+
+def test_rule_layer_missing() -> None:
+    (f,) = found(decoder(Memory()), {**CONFIG, "num_hidden_layers": 3})
+    assert (f.code, f.count) == ("layer-missing", 2)
+
+
+def test_rule_fused_shapes() -> None:
+    got = found(decoder(Memory(), k_proj=(64, 96)))
+    (f,) = [f for f in got if f.code == "fused-shapes"]
+    assert "q_proj has K 128" in f.message and "k_proj has K 96" in f.message
+
+
+MOE = {"model_type": "qwen3_moe", "num_experts": 3}
+
+
+def experts(memory: Memory, drop: tuple[str, ...] = (), count: int = 3) -> list[StandardLayer]:
+    names = [f"model.layers.0.mlp.experts.{e}.{p}_proj" for e in range(count) for p in ("gate", "up", "down")]
+    return [memory.layer(n) for n in names if not n.endswith(drop or ("none",))]
+
+
+def test_rule_expert_missing() -> None:
+    (f,) = found(experts(Memory(), ("1.up_proj",)), MOE)
+    assert f.code == "expert-missing" and f.layer == "model.layers.0.mlp.experts.1.up_proj" and "up_proj" in f.message
+
+
+def test_a_gap_in_the_numbers_is_named() -> None:
+    (f,) = found(experts(Memory(), ("1.up_proj", "1.gate_proj", "1.down_proj")), MOE)
+    assert f.code == "expert-missing" and "expert 1 of model.layers.0.mlp.experts is not in the checkpoint" in f.message
+
+
+def test_rule_expert_count() -> None:
+    (f,) = found(experts(Memory()), {**MOE, "num_experts": 5})
+    assert f.code == "expert-count" and "num_experts 5" in f.message and "hold 3" in f.message
+    (f,) = found(experts(Memory(), count=2), MOE)
+    assert f.code == "expert-count" and "experts 2 are missing" in f.message
