@@ -169,21 +169,20 @@ def check_sizes(
     a, b = p.a.bits, p.b.bits
     if not layout_exists(p):
         raise refuse("interleave_undefined", f"{p.b} codes are wider than {p.a} activations")
+    if group and k % group:
+        raise refuse("k_not_multiple_of_group", f"K = {k} does not hold whole groups of {group}")
+    # biases and secondary scales are ordered in runs of 32, weights, normal scales and zero points in runs of 64
+    whole = place in ("standard", "packed_k") or scales == "normal" or p.zero_point != "none"
+    if n_padded % (64 if whole else 32):
+        raise refuse("n_not_multiple_of_64", f"padded N = {n_padded}")
     if (k * b) % 32:
         raise refuse("row_not_whole_codes", f"{k} codes of {b} bits do not fill whole words")
     if p.zero_point == "int" and (n * b) % 32:
         raise refuse("row_not_whole_codes", f"{n} zero points of {b} bits do not fill whole words")
-    if group and k % group:
-        raise refuse("k_not_multiple_of_group", f"K = {k} does not hold whole groups of {group}")
     if p.kind == "block" and block_rows and n % block_rows:
-        raise refuse("k_not_multiple_of_group", f"N = {n} does not hold whole blocks of {block_rows}")
-    if place in ("standard", "packed_k") and n_padded % 64:
-        raise refuse("n_not_multiple_of_64", f"padded N = {n_padded}")
+        raise refuse("n_not_multiple_of_block", f"N = {n} does not hold whole blocks of {block_rows}")
     if place in ("standard", "packed_k") and k_padded % (512 // a):
         raise refuse("k_not_multiple_of_tile", f"padded K = {k_padded}, and a tile has {512 // a} columns")
-    rows = {"normal": 64, "on_c": 32, "mx1": 16}.get(scales, 1)
-    if n_padded % rows or (p.zero_point != "none" and n_padded % 64) or n_padded % 32:
-        raise refuse("n_not_multiple_of_64", f"padded N = {n_padded}")
     groups = k_padded // p.gw if p.gw else 1
     if groups % {"mx1": 2, "mx4": 4}.get(scales, 1):
         raise refuse("k_not_whole_groups_of_word", f"{groups} scale columns do not fill whole words")
@@ -282,8 +281,8 @@ def resolve(
     n_padded, k_padded = -(-n // pad_n) * pad_n, -(-k // pad_k) * pad_k
     place, interleave, swapped = place_of(p, n_padded)
     scales = scale_place(p)
-    check_sizes(p, place, scales, n, k, asked.gw, asked.gn, n_padded, k_padded)
     width, joined = zero_layout(p, k_padded)
+    check_sizes(p, place, scales, n, k, asked.gw, asked.gn, n_padded, k_padded)
     zero_columns = k_padded // p.gw if p.gw else 1
     late = late_maps(p, place)
     weight = WeightRecipe(

@@ -167,10 +167,11 @@ def merge(recipe: LayerRecipe, s: State, meter: Meter) -> None:
         s.scale_name = "float16" if param == "F16" else "bfloat16"
 
 
-def shift_zero_points(recipe: LayerRecipe, s: State) -> None:
+def shift_zero_points(recipe: LayerRecipe, s: State, meter: Meter) -> None:
     """S2a (and S1 of 0.1.19): floating zero points move by the midpoint, in float32, rounded to the model dtype."""
     if recipe.small.zero_shift and s.zero is not None:
-        s.zero = cast_values(s.zero.astype(np.float32) + np.float32(recipe.small.zero_shift), recipe.param_dtype)
+        moved = s.zero.astype(np.float32) + np.float32(recipe.small.zero_shift)
+        s.zero = cast(moved, recipe.param_dtype, "scale-cast", "zero_point", meter)
 
 
 def into_fp16_range(recipe: LayerRecipe, s: State, meter: Meter) -> None:
@@ -259,7 +260,7 @@ def pack_small(recipe: LayerRecipe, tensors: Tensors, meter: Meter) -> tuple[dic
     """
     s = take(recipe, tensors, meter)
     merge(recipe, s, meter)
-    shift_zero_points(recipe, s)
+    shift_zero_points(recipe, s, meter)
     into_fp16_range(recipe, s, meter)
     integer_scale_type(recipe, s, meter)
     missing_scale_2(recipe, s)

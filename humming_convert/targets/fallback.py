@@ -64,7 +64,7 @@ def fall_back(form: WeightForm, input: InputForm, target: Target, env: Environme
     for act in (a.name, *NEXT.get(a.name, ()), model):
         if target.is_slow(act, number(act).bits):
             continue
-        tried = asked if act == a.name else candidate(act, form, target, param_dtype)
+        tried = candidate(act, form, target, param_dtype)
         if compatible(form, tried, target, env, param_dtype).ok:
             return Fallback(tried, why)
     return Fallback(None, why)

@@ -15,7 +15,7 @@ ADVICE: dict[str, str] = {
     "input_and_weight_scale_type_differ": "use an activation whose scales have the type of the weight scales",
     "input_and_weight_group_differ": "use an activation whose group equals that of the weights",
     "n_not_multiple_of_64": "use --pad-n 64 or a multiple of it",
-    "n_not_multiple_of_32": "use --pad-n 32 or a multiple of it",
+    "n_not_multiple_of_block": "the weight's N has to hold whole blocks; write the scales for every row",
     "k_not_multiple_of_tile": "use --pad-k 128",
     "k_not_multiple_of_group": "the weight's K has to hold whole groups; re-quantize with a group size that divides K",
     "k_not_whole_groups_of_word": "use --pad-k 128 or another activation",

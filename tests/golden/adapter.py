@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from humming_convert.layouts.prepare import Standard
-from humming_convert.layouts.prepare import prepare as prepare_layer
+from humming_convert import layouts
+from humming_convert.layouts import PackedLayer, Standard
 from humming_convert.targets.environment import Environment, compiler_version
 from humming_convert.targets.report import report
 from humming_convert.targets.schema import input_form, weight_form
@@ -18,7 +18,7 @@ PARAM = {"bfloat16": "BF16", "float16": "F16"}
 OTHER = {"bfloat16": "float16", "float16": "bfloat16"}  # the grid's `other16`
 
 
-def prepare(case: dict[str, Any], inputs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def pack(case: dict[str, Any], inputs: dict[str, Any]) -> PackedLayer:
     param = PARAM[case["param_dtype"]]
     layer = Standard(
         form=weight_form(case["weight_schema"], param),
@@ -28,7 +28,7 @@ def prepare(case: dict[str, Any], inputs: dict[str, Any]) -> tuple[dict[str, Any
         stack_n=tuple(case["shape_n_stacks"]),
         tensors=inputs,
     )
-    packed = prepare_layer(
+    return layouts.prepare(
         layer,
         target_of(case["sm"], case["ppu"]),
         input_form(case["input_schema"], param),
@@ -39,6 +39,10 @@ def prepare(case: dict[str, Any], inputs: dict[str, Any]) -> tuple[dict[str, Any
         pad_k=case["pad_k_to_multiple"],
         e0m=case["convert_e0m"],
     )
+
+
+def prepare(case: dict[str, Any], inputs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    packed = pack(case, inputs)
     return packed.recipe.config.as_dict() | dict(packed.recipe.flags), dict(packed.tensors)
 
 
