@@ -8,6 +8,7 @@ Everything runs without the interpreter's lock. Facts: layouts.md 2 (what comes 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humming_convert.layouts.recipe import WeightRecipe
-from humming_convert.passes.kernels import GENERAL, Purpose
+from humming_convert.passes.kernels import GENERAL, HEAD, Purpose
 from humming_convert.passes.known import general, tiles
 from humming_convert.passes.maps import GARBAGE, WITH_AUX, table
 from humming_convert.passes.positions import BLOCK, Ints, packed_bits, padded_width, place_columns, place_rows, source_bits, tile_columns
@@ -129,10 +130,10 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TilePlan:
-    """Parameters of a tile kernel but for the addresses, and the tables they point at."""
+    """Parameters of a tile kernel (addresses still 0), and the tables they point at."""
 
     way: Way
-    values: dict[str, int]
+    parameters: Ints
     tables: tuple[Ints, ...]
     box: Box
     tiles: int
@@ -140,8 +141,11 @@ class TilePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgePlan:
-    values: dict[str, int]
+    """The same for the general kernel."""
+
+    parameters: Ints
     tables: tuple[Raw, ...]
+    with_aux: bool
     box: Box
 
 
@@ -153,6 +157,15 @@ class Plan:
 
 def _address(array: Raw) -> int:
     return int(array.__array_interface__["data"][0])
+
+
+ADDRESSES = ("source", "target", "aux", "result")  # parameters that differ from call to call
+TILE_SLOTS = tuple(HEAD.index(x) for x in ADDRESSES)
+GENERAL_SLOTS = tuple(GENERAL.index(x) for x in ADDRESSES)
+
+
+def _template(names: Sequence[str], values: dict[str, int]) -> Ints:
+    return np.array([0 if x in ADDRESSES else values[x] for x in names], np.int64)
 
 
 def _starts(first: int, last: int, size: int) -> list[tuple[int, int]]:
@@ -206,7 +219,9 @@ def _tile_plan(s: Shape) -> TilePlan | None:
         elif bit:
             values[name] = (w.source if letter == "s" else w.target).strides[bit]
     count = len(outer) * len(inner) * len(rest)
-    return TilePlan(way=w, values=values, tables=(outer, inner, rest), box=Box(n0, n1, k0, k1), tiles=count)
+    return TilePlan(
+        way=w, parameters=_template(w.route.parameters, values), tables=(outer, inner, rest), box=Box(n0, n1, k0, k1), tiles=count
+    )
 
 
 def _aux_columns(s: Shape) -> int:
@@ -246,7 +261,7 @@ def _edge_plan(s: Shape, box: Box, groups: int, maps_table: NDArray[np.uint8]) -
     }
     held = {x: np.ascontiguousarray(y) for x, y in tables.items()}
     values = {x: _address(y) for x, y in held.items()} | {"rows": len(n), "columns": len(k), "aux_pitch": groups}
-    return EdgePlan(values=values, tables=tuple(held.values()), box=box)
+    return EdgePlan(parameters=_template(GENERAL, values), tables=tuple(held.values()), box=box, with_aux=groups > 0)
 
 
 def _signed_table(s: Shape, maps_table: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -296,17 +311,19 @@ class _Run:
         kind = plan.way.route.aux
         aux = arranged(kind, self.aux) if kind else NOTHING
         result = np.zeros(8, np.int64)
-        values = plan.values | {"source": _address(self.source), "target": self.base, "aux": _address(aux), "result": _address(result)}
-        kernel = tiles(plan.way.route, purpose)
-        return kernel(np.array([values[x] for x in plan.way.route.parameters], np.int64)), result
+        return tiles(plan.way.route, purpose)(self._filled(plan.parameters, TILE_SLOTS, aux, result)), result
 
     def edge(self, purpose: Purpose, plan: EdgePlan) -> Ints:
-        box, bits = plan.box, self.shape.recipe.bits
-        aux = self.aux[box.n0 : box.n1] if plan.values["aux_pitch"] else NOTHING
+        aux = self.aux[plan.box.n0 : plan.box.n1] if plan.with_aux else NOTHING
         result = np.zeros(8, np.int64)
-        values = plan.values | {"source": _address(self.source), "target": self.base, "aux": _address(aux), "result": _address(result)}
-        general(bits, purpose)(np.array([values[x] for x in GENERAL], np.int64))
+        general(self.shape.recipe.bits, purpose)(self._filled(plan.parameters, GENERAL_SLOTS, aux, result))
         return result
+
+    def _filled(self, template: Ints, slots: tuple[int, ...], aux: Raw, result: Ints) -> Ints:
+        out = template.copy()
+        for slot, value in zip(slots, (_address(self.source), self.base, _address(aux), _address(result))):
+            out[slot] = value
+        return out
 
 
 def _check_words(words: Words) -> None:
@@ -332,8 +349,8 @@ def _run(
     group = aux_group(recipe)
     unit = math.lcm(tile_columns(recipe), BLOCK, 128, group or 1)
     row0, column0 = row % BLOCK, column % unit
-    moved = packed_bits(recipe, np.array([row - row0]), np.array([column - column0]))
-    base = int(moved.rows[0, 0] + moved.columns[0, 0]) // 8
+    by_block, by_unit = _steps(recipe, unit)
+    base = (row - row0) // BLOCK * by_block + (column - column0) // unit * by_unit
     low, high = _word_range(recipe, row0, n, column0, k)
     start = base // 4 - first
     assert start + low >= 0 and start + high < len(words), "a word of the block lies outside of `out`"
@@ -351,6 +368,13 @@ def _run(
         exact = "fused_e8m0" in recipe.maps and bool(taken.max() >= GARBAGE)
     shape = Shape(recipe=recipe, packing=packing, pitch=pitch, n=n, k=k, row=row0, column=column0, exact=exact)
     return _Run(shape, source, taken, row, column, _address(words) + 4 * start)
+
+
+@lru_cache(maxsize=512)
+def _steps(recipe: WeightRecipe, columns: int) -> tuple[int, int]:
+    """Bytes of words from one block of rows to the next, and from one stretch of columns to the next."""
+    bits = packed_bits(recipe, np.array([0, BLOCK]), np.array([0, columns]))
+    return int(bits.rows[1, 0] - bits.rows[0, 0]) // 8, int(bits.columns[1, 0] - bits.columns[0, 0]) // 8
 
 
 @lru_cache(maxsize=512)

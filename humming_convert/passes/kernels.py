@@ -26,6 +26,10 @@ Purpose = Literal["pack", "prove", "zeros"]
 ROW = 4  # int64 values of a table row: source, target and aux offsets in bytes, and how many new rows or columns it covers
 
 
+HEAD = ("source", "target", "aux", "outer", "outers", "inner", "inners", "rest", "rests", "result", "lane", "run")
+"""First parameters of a tile kernel: addresses, tables and their lengths, bytes between lanes and between word rows of a run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """All that is compiled in.
@@ -77,11 +81,10 @@ class Route:
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the kernel's parameters, in order."""
-        head = ("source", "target", "aux", "outer", "outers", "inner", "inners", "rest", "rests", "result", "lane", "run")
         s = tuple(f"s:{x}" for x in self.source_registers[self.near :])
         d = tuple(f"d:{x}" for x in self.target_registers[self.slots + len(self.fixed) :])
         a = tuple(f"a:{self.source_registers[i]}" for i in self.aux_registers)
-        return head + s + d + a
+        return HEAD + s + d + a
 
 
 class Emitter:

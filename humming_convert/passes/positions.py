@@ -8,6 +8,7 @@ Facts: layouts.md 5.0 c and 5.1 to 5.6; formats.md 0, 2.2, 3.2.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,6 +142,7 @@ def _packed_k_words(recipe: WeightRecipe, x: Ints, i2: Ints, row_lane: Ints, k: 
     return row, column, w // half * 32 * b + w % half
 
 
+@lru_cache(maxsize=16)
 def compacted_bits(b: int, w: int) -> tuple[Ints, Ints]:
     """[W, B] word and bit within its field, of bit i of padded word j (layouts.md 5.3)."""
     word, bit = np.zeros((w, b), np.int64), np.zeros((w, b), np.int64)

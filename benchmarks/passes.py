@@ -1,0 +1,172 @@
+"""GB/s of source bytes of each compiled pass and its proof, beside a memory copy in the same run.
+
+    python benchmarks/passes.py [--mb 64] [--threads 1 2] [--only gptq] [--repeats 7] [--cpu]
+
+One line a pass: source packing and bits, layout, maps; seconds to compile both kernels when nothing is cached (0: cached); then, for
+each number of threads, copy, pass and proof. Blocks are windows of 512 KB to 1 MB of packed words, as the engine works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "passes")]
+
+from cases import aux_for, recipe
+
+from humming_convert import passes
+from humming_convert.layouts.recipe import CodeMap, Place, WeightRecipe
+
+WINDOW_WORDS = 1 << 17  # 512 KB
+N = 4096
+
+PASSES: tuple[tuple[str, int, int, Place, tuple[CodeMap, ...], dict[str, Any]], ...] = (
+    ("gptq", 4, 16, "standard", (), {}),
+    ("gptq", 4, 16, "standard", ("e0m",), {}),
+    ("gptq", 4, 8, "standard", ("int_to_float",), {}),
+    ("gptq", 4, 8, "packed_k", ("e0m",), {"swapped": True}),
+    ("gptq", 4, 8, "packed_k", ("int_to_float_zp",), {"swapped": True, "group": 128}),
+    ("gptq", 2, 16, "standard", (), {}),
+    ("gptq", 3, 16, "standard", (), {}),
+    ("gptq", 3, 16, "standard", ("e0m",), {}),
+    ("gptq", 8, 16, "standard", (), {}),
+    ("gptq", 8, 8, "flat", ("sign_flip",), {}),
+    ("gptq", 5, 16, "standard", (), {}),
+    ("gptq", 6, 16, "standard", (), {}),
+    ("gptq", 7, 16, "standard", (), {}),
+    ("awq", 4, 16, "standard", (), {}),
+    ("awq", 4, 8, "standard", ("int_to_float_zp",), {"group": 128}),
+    ("awq", 4, 8, "packed_k", ("int_to_float_zp",), {"swapped": True, "group": 128}),
+    ("rows", 4, 16, "standard", (), {}),
+    ("rows", 4, 16, "standard", ("e0m",), {}),
+    ("rows", 4, 8, "packed_k", ("e0m",), {"swapped": True}),
+    ("rows", 4, 8, "standard", ("fused_e8m0",), {"interleave": "mode2", "group": 32}),
+    ("rows", 4, 8, "packed_k", ("fused_e8m0",), {"interleave": "mode2", "group": 32}),
+    ("rows", 4, 4, "raw", (), {}),
+    ("rows", 4, 4, "flat", (), {}),
+    ("rows", 8, 8, "flat", (), {}),
+    ("rows", 8, 16, "standard", (), {}),
+    ("signed_rows", 8, 8, "flat", ("sign_flip",), {}),
+    ("rows", 2, 16, "standard", (), {}),
+    ("rows", 3, 16, "standard", (), {}),
+    ("rows", 6, 16, "standard", (), {}),
+)
+
+
+def rate(work: Callable[[int], None], count: int, nbytes: int, threads: int, repeats: int, clock: Callable[[], float]) -> float:
+    """work(i) for i < count, spread over threads: GB/s."""
+
+    def once() -> float:
+        def some(t: int) -> None:
+            for i in range(t, count, threads):
+                work(i)
+
+        pool = [threading.Thread(target=some, args=(t,)) for t in range(threads)]
+        if clock is time.thread_time:
+            start = clock()
+            some(0)
+            return clock() - start
+        start = clock()
+        for x in pool:
+            x.start()
+        for x in pool:
+            x.join()
+        return clock() - start
+
+    once()
+    return nbytes / statistics.median(once() for _ in range(repeats)) / 1e9
+
+
+def source(packing: str, bits: int, k: int, raw: np.ndarray) -> np.ndarray:
+    if packing == "gptq":
+        return raw.view(np.uint32).reshape(k * bits // 32, N)
+    if packing == "awq":
+        return raw.view(np.uint32).reshape(k, N // 8)
+    return raw.reshape(N, -1)
+
+
+def measure(
+    packing: str,
+    bits: int,
+    act: int,
+    place: Place,
+    maps: tuple[CodeMap, ...],
+    more: dict[str, Any],
+    mb: int,
+    threads: list[int],
+    repeats: int,
+) -> str:
+    k = (mb << 20) * 8 // bits // N // 512 * 512
+    r: WeightRecipe = recipe(bits, act, N, k, place, maps, **more)
+    nbytes = N * k * bits // 8
+    raw = np.random.default_rng(0).integers(0, 256, nbytes, dtype=np.uint8)
+    if "e0m" in maps:
+        raw |= 0x11 if bits == 4 else 0x25  # hardly any code 0; a pass does not care
+    stored = source(packing, bits, k, raw)
+    aux = aux_for(maps, bits, N, k, r.group, 0)
+    out = np.zeros(nbytes // 4, np.uint32)
+    windows = list(passes.windows(r, WINDOW_WORDS))
+    parts = [passes.slice_block(packing, bits, stored, N, (w.n0, w.n1), (w.k0, w.k1)) for w in windows]
+
+    def arguments(i: int) -> dict[str, Any]:
+        w = windows[i]
+        return {
+            "packing": packing,
+            "stored": parts[i],
+            "n": w.n1 - w.n0,
+            "k": w.k1 - w.k0,
+            "row": w.n0,
+            "aux": aux,
+            "column": w.k0,
+            "first": w.first,
+        }
+
+    def pack(i: int) -> None:
+        passes.pack_block(r, out=out[windows[i].first : windows[i].first + windows[i].words], **arguments(i))
+
+    def prove(i: int) -> None:
+        assert passes.prove_block(r, written=out[windows[i].first : windows[i].first + windows[i].words], **arguments(i)) is None
+
+    def copy(i: int) -> None:
+        step = nbytes // len(windows)
+        np.copyto(out.view(np.uint8)[i * step : (i + 1) * step], raw[i * step : (i + 1) * step])
+
+    start = time.perf_counter()
+    pack(0)
+    prove(0)
+    cold = time.perf_counter() - start
+    cells = "".join(
+        f" |{rate(copy, len(windows), nbytes, t, repeats, clock):6.1f}{rate(pack, len(windows), nbytes, t, repeats, clock):6.1f}{rate(prove, len(windows), nbytes, t, repeats, clock):6.1f}"
+        for t in threads
+    )
+    name = f"{packing}{bits} -> A{act} {place} {'+'.join(maps)}{' ' + r.interleave if r.interleave != 'mode3' else ''}"
+    return f"{name:52s}{cold:6.2f}{cells}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=int, default=64)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--only", default="")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument(
+        "--cpu", action="store_true", help="count this thread's time on the processor, for a machine that is busy; 1 thread"
+    )
+    a = parser.parse_args()
+    print(f"GB/s of source bytes, {a.mb} MB{'':27s}cold s" + "".join(f" |{t} thr: copy pass proof" for t in a.threads))
+    for one in PASSES:
+        if a.only in f"{one[0]}{one[1]} A{one[2]} {one[3]} {one[4]}":
+            print(measure(*one, a.mb, a.threads, a.repeats, time.thread_time if a.cpu else time.perf_counter), flush=True)
+
+
+if __name__ == "__main__":
+    main()
