@@ -76,7 +76,9 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
         raise UsageError("--target is missing (`humming-convert targets` lists them), or --standard for the form that stock vLLM loads")
     target = None
     if name is not None and (target := find_target(name)) is None:
-        raise UsageError(f"--target {name}: no such target; did you mean {' or '.join(suggest_targets(name))}? (`humming-convert targets` lists all)")
+        raise UsageError(
+            f"--target {name}: no such target; did you mean {' or '.join(suggest_targets(name))}? (`humming-convert targets` lists all)"
+        )
     dtype = {"bf16": "BF16", "fp16": "F16", None: None}[o.pop("dtype")]
     asked = SIXTEEN_BIT.get(act)
     if asked and dtype and asked != dtype:
@@ -99,7 +101,9 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
         raise UsageError(f"--cuda-compiler-version: {error}") from None
     read = ReadOptions(**{k: o.pop(k) for k in ReadOptions.__dataclass_fields__})
     if checkpoint.declared_dtype == "float32":
-        findings.note("dtype-float32", f"the model dtype is float32; {'bfloat16' if dtype == 'BF16' else 'float16'} is used", file="config.json")
+        findings.note(
+            "dtype-float32", f"the model dtype is float32; {'bfloat16' if dtype == 'BF16' else 'float16'} is used", file="config.json"
+        )
     return Request(
         target=target,
         act=act,
@@ -189,7 +193,9 @@ def convert(
     """
     from humming_convert.engine.run import run
 
-    return run(plan, Path(out) if out is not None else Path(default_name(plan)), progress=progress, jobs=jobs, overwrite=overwrite, fresh=fresh)
+    return run(
+        plan, Path(out) if out is not None else Path(default_name(plan)), progress=progress, jobs=jobs, overwrite=overwrite, fresh=fresh
+    )
 
 
 def inspect(model: str | Path) -> Inspection:

@@ -156,7 +156,7 @@ def merge(recipe: LayerRecipe, s: State, meter: Meter) -> None:
         return
     param = recipe.param_dtype
     if how == "to_channel":
-        s.scale = cast(rows, param, "scale2-cast", "weight_scale", meter)[..., None]
+        s.scale = cast(rows, param, "scale-cast", "weight_scale", meter)[..., None]
     elif how == "to_channel_2":
         s.scale_2 = cast(rows, param, "scale2-cast", "weight_scale_2", meter)
     else:
@@ -266,7 +266,7 @@ def pack_small(recipe: LayerRecipe, tensors: Tensors, meter: Meter) -> tuple[dic
     missing_scale_2(recipe, s)
     pad(recipe, s)
     fuse(recipe, s)
-    small, ppu = recipe.small, recipe.weight.ppu or recipe.pair.target.ppu
+    small, ppu = recipe.small, recipe.pair.target.ppu
     out: dict[str, Array] = {}
     if small.place == "tensor":
         out["weight_scale"] = s.scale

@@ -43,8 +43,8 @@ def make_plan(checkpoint: Checkpoint, request: Request, read: Read, findings: Fi
     findings.raise_errors()
     layers, excluded = _selected(reading.layers, request)
     plain_names = [v.name for v in reading.passthrough] + [v.name for x in excluded for v in x.source]
+    # errors of the model are not the end yet: what could be fused is looked at too, so that all findings come at once
     model = _model(checkpoint, layers, plain_names, request, read, findings, headers_only)
-    findings.raise_errors()
     if request.standard:
         planned: list[PlannedLayer] = [_standard_layer(x, model, checkpoint) for x in model.layers]
     else:
