@@ -7,12 +7,13 @@ Facts: layouts.md; architecture.md 9.8.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from humming_convert.findings import Finding
 from humming_convert.layouts.config import Entry, LayerRecipe
 from humming_convert.layouts.questions import (
     Answers,
@@ -26,9 +27,11 @@ from humming_convert.layouts.questions import (
 from humming_convert.layouts.resolve import resolve
 from humming_convert.layouts.small import pack_small
 from humming_convert.layouts.weights import WeightAux, map_codes, pack_weight
+from humming_convert.standard.expr import Context
 from humming_convert.standard.forms import InputForm, WeightForm
+from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.lossy import Measure, Meter
-from humming_convert.standard.numbers import values
+from humming_convert.standard.numbers import MODEL_DTYPES, number, values
 from humming_convert.standard.packing import Codes, stream_unpack
 from humming_convert.targets.environment import Environment
 from humming_convert.targets.refusals import refuse
@@ -49,6 +52,12 @@ class Standard:
     experts: int | None = None
     stack_n: tuple[int, ...] = ()
 
+    @classmethod
+    def of(cls, layer: StandardLayer, context: Context) -> Standard:
+        """A lazy standard layer, read."""
+        tensors = {role: x.evaluate(context) for role, x in layer.tensors.items()}
+        return cls(form=layer.form, n=layer.n, k=layer.k, experts=layer.experts, stack_n=layer.stack_n, tensors=tensors)
+
     def codes(self, expert: int) -> Codes:
         """[n, k] uint8 of one expert."""
         words = self.tensors["weight"]
@@ -57,11 +66,12 @@ class Standard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedLayer:
-    """`tensors` by role, dtypes and shapes as in `recipe.outputs`. `lossy`: what was changed on the way."""
+    """`tensors` by role, dtypes and shapes as in `recipe.outputs`. `lossy`: what was changed on the way; `findings`: warnings."""
 
     recipe: LayerRecipe
     tensors: Mapping[str, Array]
-    lossy: tuple[Measure, ...] = field(default=())
+    lossy: tuple[Measure, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 def answer(layer: Standard, names: tuple[str, ...]) -> Answers:
@@ -88,7 +98,7 @@ def answer(layer: Standard, names: tuple[str, ...]) -> Answers:
 def prepare(
     layer: Standard,
     target: Target,
-    input: InputForm,  # noqa: A002
+    input: InputForm | None = None,  # noqa: A002
     *,
     param_dtype: str = "BF16",
     env: Environment | None = None,
@@ -97,8 +107,12 @@ def prepare(
     pad_k: int | None = None,
     e0m: bool = True,
 ) -> PackedLayer:
-    """The packed layer, as the library makes it on the target. Raises Refused where it refuses. Pads: those of the entry."""
+    """The packed layer, as the library makes it on the target. Raises Refused where it refuses.
+
+    input: None for activations in the model dtype.  Pads: those of the entry unless given.
+    """
     env = env or Environment()
+    input = input or InputForm(number=number(MODEL_DTYPES[param_dtype]), mode="none")  # noqa: A001
     stack = layer.stack_n or (layer.n,)
     asked = questions(layer.form, input, target, env, entry, param_dtype=param_dtype, parts=len(stack), e0m=e0m)
     recipe = resolve(
@@ -129,7 +143,7 @@ def prepare(
         weight[e] = pack_weight(recipe.weight, codes, aux.of_expert(e))
         measure_e8m0_range(recipe, codes, aux.of_expert(e), meter)
     tensors["weight"] = weight if layer.experts is not None else weight[0]
-    return PackedLayer(recipe=recipe, tensors=tensors, lossy=tuple(meter.found.values()))
+    return PackedLayer(recipe=recipe, tensors=tensors, lossy=tuple(meter.found.values()), findings=aux.findings())
 
 
 def measure_e8m0_range(recipe: LayerRecipe, codes: Codes, aux: WeightAux, meter: Meter) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from humming_convert.findings import Finding
 from humming_convert.layouts import code_maps
 from humming_convert.layouts.orders import ppu_order, ppu_restore
 from humming_convert.layouts.recipe import WeightRecipe
@@ -38,10 +39,16 @@ class WeightAux:
     def of_expert(self, expert: int) -> WeightAux:
         return WeightAux(**{f.name: None if (x := getattr(self, f.name)) is None else x[expert] for f in fields(self)})
 
-    @property
-    def meaningless(self) -> int:
-        """Groups whose offset is 128 or more: the library's codes for them mean nothing (layouts.md S5)."""
-        return 0 if self.offsets is None else int((self.offsets >= 128).sum())
+    def findings(self, layer: str | None = None) -> tuple[Finding, ...]:
+        """Groups whose offset is 128 or more: the library's codes for them mean nothing, and are reproduced (layouts.md S5)."""
+        count = 0 if self.offsets is None else int((self.offsets >= 128).sum())
+        if not count:
+            return ()
+        text = f"{count} groups have scales 2^128 or more below the range of their row; the library turns their weights into other numbers"
+        advice = "use 16-bit activations for this layer, or re-quantize it"
+        return (
+            Finding(severity="warning", code="e8m0-spread", layer=layer, tensor="weight_scale", message=text, advice=advice, count=count),
+        )
 
 
 # --- Codes to codes

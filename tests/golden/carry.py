@@ -20,7 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import adapter
-import vectors
+import golden_vectors as vectors
 
 from humming_convert import Refused
 from humming_convert.checkpoint.tensors import NAMES

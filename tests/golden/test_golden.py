@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import adapter
+import golden_vectors as vectors
 import numpy as np
 import pytest
-import vectors
 
 from humming_convert import Refused
-
 
 # our code says more than the library's
 MORE_EXACT = {"k_not_multiple_of_group": ("tensor_shape", "n_not_multiple_of_64")}

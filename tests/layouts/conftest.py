@@ -1,4 +1,4 @@
-"""`make` is a module beside these tests, not of a package."""
+"""`layer_maker` is a module beside these tests, not of a package."""
 
 from __future__ import annotations
 

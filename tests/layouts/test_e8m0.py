@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import make
+import layer_maker as make
 import numpy as np
 import pytest
 
@@ -96,4 +96,6 @@ def test_an_offset_without_meaning_is_counted() -> None:
     packed = prepare(layer, SM90, activation("int8", "BF16"))
 
     _, aux = pack_small(packed.recipe, layer.tensors, Meter())
-    assert aux.meaningless == 1
+    (finding,) = aux.findings("model.layer")
+    assert (finding.code, finding.severity, finding.count) == ("e8m0-spread", "warning", 1)
+    assert packed.findings == aux.findings()

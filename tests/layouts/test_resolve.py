@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import make
+import layer_maker as make
 import pytest
 
 from humming_convert.findings import Refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import make
+import layer_maker as make
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -25,7 +25,7 @@ def same(x: np.ndarray, y: np.ndarray) -> bool:
     return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(make.jobs())
 def test_restore_undoes_prepare_up_to_the_named_lossy_steps(job: Any) -> None:
     layer, target, act, param, env, pad_n, pad_k = job
@@ -45,7 +45,7 @@ def test_restore_undoes_prepare_up_to_the_named_lossy_steps(job: Any) -> None:
     assert {role: (x.dtype, x.shape) for role, x in packed.tensors.items()}.keys() == packed.recipe.outputs.keys()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(make.jobs())
 def test_the_address_formula_finds_every_code_where_it_was_packed(job: Any) -> None:
     layer, target, act, param, env, pad_n, pad_k = job
