@@ -77,7 +77,7 @@ def test_repacked_words_have_the_recorded_checksum_and_unpack(a: int, b: int, wa
 
 
 @pytest.mark.parametrize(
-    ("bits", "want"), enumerate(["d00b200c", "7a4c5db3", "7a24ba45", "342c3805", "c1dd1b85", "67240475", "ea8a13ad", "ed1e954f"], 1)
+    ("bits", "want"), list(enumerate(["d00b200c", "7a4c5db3", "7a24ba45", "342c3805", "c1dd1b85", "67240475", "ea8a13ad", "ed1e954f"], 1))
 )
 def test_standard_words_have_the_recorded_checksum(bits: int, want: str) -> None:
     assert crc(stream_pack(codes(bits, 128, 128), bits)) == want
