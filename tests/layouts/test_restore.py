@@ -35,11 +35,14 @@ def test_restore_undoes_prepare_up_to_the_named_lossy_steps(job: Any) -> None:
         return
     back = restore(packed)
     before, after = make.numbers(layer), make.numbers(back)
-    if not packed.lossy:
+    steps = {m.step for m in packed.lossy}
+    if steps == {"e8m0-range"}:
+        assert (before != after).sum() == sum(m.count for m in packed.lossy)
+    elif steps and "e8m0-range" not in steps:
+        assert steps <= {"scale-cast", "scale2-cast"}
+        assert np.allclose(before, after, rtol=2**-7, atol=0)  # two roundings to bfloat16
+    elif not steps:
         assert np.array_equal(before, after)
-    else:
-        changed = sum(m.count for m in packed.lossy)
-        assert changed > 0
     if "bias" in layer.tensors:
         assert same(layer.tensors["bias"], back.tensors["bias"])
     assert {role: (x.dtype, x.shape) for role, x in packed.tensors.items()}.keys() == packed.recipe.outputs.keys()
