@@ -109,8 +109,10 @@ def _write_packed_weight(
         if _compiled(recipe, blocks, weight):
             stored = [worker_read(worker, i, block) for i, (_, block) in enumerate(blocks)]
             for (row, block), source in zip(blocks, stored, strict=True):
-                passes.pack_block(recipe.weight, packing=block.packing, stored=source, n=block.n, k=block.k, row=row, out=words, aux=mine)
-            passes.fill_padding(recipe.weight, words, mine)
+                passes.pack_block(
+                    recipe.weight, packing=block.packing, stored=source, n=block.n, k=block.k, row=row, out=words, aux=mine.array
+                )
+            passes.fill_padding(recipe.weight, words, mine.array)
         else:
             stored = None
             codes = weight.expert_codes(context, expert)

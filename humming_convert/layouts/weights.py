@@ -39,6 +39,12 @@ class WeightAux:
     def of_expert(self, expert: int) -> WeightAux:
         return WeightAux(**{f.name: None if (x := getattr(self, f.name)) is None else x[expert] for f in fields(self)})
 
+    @property
+    def array(self) -> NDArray[np.uint8] | None:
+        """What the compiled passes take: zero points or offsets, whichever the maps need; a layer has at most one of them."""
+        assert self.zero is None or self.offsets is None
+        return self.zero if self.zero is not None else self.offsets
+
     def findings(self, layer: str | None = None) -> tuple[Finding, ...]:
         """Groups whose offset is 128 or more: the library's codes for them mean nothing, and are reproduced (layouts.md S5)."""
         count = 0 if self.offsets is None else int((self.offsets >= 128).sum())

@@ -100,7 +100,7 @@ def prove_weight(
         compared = 0
         for (row, block), source in zip(blocks, stored, strict=True):
             bad = passes.prove_block(
-                recipe.weight, packing=block.packing, stored=source, n=block.n, k=block.k, row=row, written=words, aux=aux
+                recipe.weight, packing=block.packing, stored=source, n=block.n, k=block.k, row=row, written=words, aux=aux.array
             )
             if bad is not None:
                 raise ProofFailed(planned, "weight", f"{_where(block, expert)}: {bad}")
