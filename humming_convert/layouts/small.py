@@ -279,7 +279,8 @@ def pack_small(recipe: LayerRecipe, tensors: Tensors, meter: Meter) -> tuple[dic
         out["weight_scale"] = np.stack([place_scale(x, small.place, ppu) for x in scale])
     if s.zero is not None:
         if recipe.form.zero_point == "int":
-            s.aux["zero"] = s.zero
+            if "int_to_float_zp" in recipe.weight.maps:
+                s.aux["zero"] = s.zero
             out["zero_point"] = np.stack([zero_points.integer(z, small.zero_width, small.zero_groups, ppu) for z in s.zero])
         else:
             out["zero_point"] = np.stack([normal(z, ppu) for z in s.zero])
