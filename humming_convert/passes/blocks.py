@@ -112,6 +112,7 @@ class Shape:
     row: int
     column: int
     exact: bool  # an E8M0 offset outside the kernels' arithmetic: code by code
+    still: bool  # every E8M0 offset is 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,7 @@ def _aligned(first: int, length: int, unit: int, size: int) -> tuple[int, int]:
 
 
 def _tile_plan(s: Shape) -> TilePlan | None:
-    w = None if s.exact else way(s.recipe, s.packing, s.pitch)
+    w = None if s.exact else way(s.recipe, s.packing, s.pitch, s.still)
     if w is None:
         return None
     (n0, n1), (k0, k1) = _aligned(s.row, s.n, w.row_unit, w.tile.rows), _aligned(s.column, s.k, w.column_unit, w.tile.columns)
@@ -355,7 +356,7 @@ def _run(
     start = base // 4 - first
     assert start + low >= 0 and start + high < len(words), "a word of the block lies outside of `out`"
     taken = NOTHING.reshape(1, -1)
-    exact = False
+    exact = still = False
     if any(m in WITH_AUX for m in recipe.maps):
         assert aux is not None and aux.dtype == np.uint8 and aux.ndim == 2 and aux.shape[0] >= row + n, "the maps want aux values"
         index = (
@@ -365,8 +366,10 @@ def _run(
         )
         taken = np.ascontiguousarray(aux[row : row + n, index[0] : index[1] + 1])
         assert taken.shape == (n, index[1] + 1 - index[0]), (aux.shape, recipe)
-        exact = "fused_e8m0" in recipe.maps and bool(taken.max() >= GARBAGE)
-    shape = Shape(recipe=recipe, packing=packing, pitch=pitch, n=n, k=k, row=row0, column=column0, exact=exact)
+        if "fused_e8m0" in recipe.maps:
+            top = int(taken.max())
+            exact, still = top >= GARBAGE, top == 0
+    shape = Shape(recipe=recipe, packing=packing, pitch=pitch, n=n, k=k, row=row0, column=column0, exact=exact, still=still)
     return _Run(shape, source, taken, row, column, _address(words) + 4 * start)
 
 

@@ -16,7 +16,7 @@ from llvmlite import ir
 from humming_convert.layouts.recipe import CodeMap
 from humming_convert.passes import vector as v
 from humming_convert.passes.maps import MAPS, Fields, split_for_proof, zero_fields
-from humming_convert.passes.orders import LANE_BITS, LANES, log2, swaps
+from humming_convert.passes.orders import LANE_BITS, LANES, Network, log2, network
 from humming_convert.passes.vector import I8, I32, I64, Words
 
 Value = Any
@@ -75,8 +75,8 @@ class Route:
         return self.target[self.inside :]
 
     @property
-    def swaps(self) -> tuple[tuple[int, int], ...]:
-        return swaps(self.source, self.target, self.inside)
+    def network(self) -> Network:
+        return network(self.source, self.target, self.inside, log2(max(8 // self.width, 1)))
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -202,7 +202,9 @@ def _read_back(e: Emitter, route: Route, at: Value) -> list[Words]:
 def _pack(e: Emitter, route: Route, at: tuple[Value, Value, Value]) -> None:
     tile = _read(e, route, at[0])
     tile = _mapped(tile, _aux(e, route, at[2], len(tile)), route.maps, route.fields)
-    _write(e, route, at[1], v.permuted(tile, route.swaps, route.width))
+    net = route.network
+    tile = v.exchanged(tile, net.swaps, route.width)
+    _write(e, route, at[1], [v.bytes_permuted(x, net.final) for x in tile])
 
 
 def _differences(e: Emitter, route: Route, at: tuple[Value, Value, Value]) -> Words:
@@ -211,7 +213,9 @@ def _differences(e: Emitter, route: Route, at: tuple[Value, Value, Value]) -> Wo
     want = _read(e, route, at[0])
     aux = _aux(e, route, at[2], len(want))
     want = _mapped(want, aux, ahead, route.fields)
-    have = v.permuted(_read_back(e, route, at[1]), route.swaps[::-1], route.width)
+    net = route.network
+    have = [v.bytes_permuted(x, v.inverse(net.final)) for x in _read_back(e, route, at[1])]
+    have = v.exchanged(have, net.swaps[::-1], route.width)
     have = _mapped(have, aux, undone, route.fields, back=True)
     out = v.zero(e.b)
     for x, y in zip(want, have):

@@ -135,8 +135,8 @@ def _is(x: Word, value: int) -> Word:
     return x.equals(value) if hasattr(x, "equals") else np.where(x == value, np.uint32(0xFFFFFFFF), np.uint32(0))
 
 
-def e2m1_shifted(x: Word, d: Word, f: Fields) -> Word:
-    """S5: -0 becomes 0, then E2M1 codes times 2^-d, ties away from zero, the sign kept. d: one value a word, below GARBAGE.
+def e2m1_shifted(x: Word, d: Word | None, f: Fields) -> Word:
+    """S5: -0 becomes 0, then E2M1 codes times 2^-d, ties away from zero, the sign kept. d: one value a word, below GARBAGE; None: all 0.
 
     Magnitudes u = 4a + 2b + c. The rows of S5's table as functions of a, b, c, one line a result bit.
     """
@@ -144,6 +144,8 @@ def e2m1_shifted(x: Word, d: Word, f: Fields) -> Word:
     c, b, a = x & one, (x >> 1) & one, (x >> 2) & one
     not_zero = a | b | c
     x = x & ((not_zero << 3) | f.low)
+    if d is None:
+        return x
     not_a, b_and_c, b_xor_c = a ^ one, b & c, b ^ c
     d1, d2, d3, d4 = _is(d, 1), _is(d, 2), _is(d, 3), _is(d, 4)
     low = (

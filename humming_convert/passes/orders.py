@@ -1,4 +1,4 @@
-"""Orders: a layout of power-of-two fields as a list of address bits, and the network of swaps between two lists.
+"""Orders: a layout of power-of-two fields as a list of address bits, and the network of exchanges between two lists.
 
     GPTQ, 4 bits     field k0 k1 k2   lanes n0 n1 n2 n3   then k3 .., n4 ..
     A16, 4 bits      field k3 n3 k0   lanes n4 n5 k1 k2   then n0 n1 n2, n6 .., k4 ..
@@ -117,20 +117,38 @@ def tile_of(source: Order, target: Order) -> Tile:
     return Tile(source=s, target=d, rows=rows, columns=columns, rest=tuple(x for x in box if x not in s))
 
 
-def swaps(source: tuple[str, ...], target: tuple[str, ...], inside: int) -> tuple[tuple[int, int], ...]:
-    """Pairs of places (register place, any place) whose exchange, one after the other, turns `source` into `target`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """From one order to another. swaps: pairs of places (a register place, any place) to exchange one after the other.
+    final: after them, byte place i of each vector takes the bit of byte place final[i]; () if they are in order."""
 
-    inside: number of field and lane places, which cannot be exchanged with each other. Each exchange puts one bit in its place,
-    but for the first of a cycle among inside places, which goes by way of the last register.
+    swaps: tuple[tuple[int, int], ...]
+    final: tuple[int, ...]
+
+
+def network(source: tuple[str, ...], target: tuple[str, ...], inside: int, small: int) -> Network:
+    """Few exchanges between registers, then one permutation of bytes within each vector, which costs one instruction.
+
+    inside: places within a vector; the first `small` of them are smaller than a byte and are put right by exchanges.
     """
-    current, out = list(source), []
-    while current != list(target):
-        wrong = [p for p in range(inside, len(target)) if current[p] != target[p]]
-        p = wrong[0] if wrong else len(target) - 1
-        q = target.index(current[p]) if wrong else next(i for i in range(inside) if current[i] != target[i])
+    current, swaps = list(source), []
+
+    def exchange(p: int, q: int) -> None:
         current[p], current[q] = current[q], current[p]
-        out.append((p, q))
-    return tuple(out)
+        if p != q:
+            swaps.append((max(p, q), min(p, q)))
+
+    for q in range(small):
+        p = current.index(target[q])
+        if p != q and p < inside:  # by way of a register, best of one whose bit has to go inside anyway
+            way = max(range(inside, len(current)), key=lambda r: target.index(current[r]) < inside)
+            exchange(way, p)
+            p = way
+        exchange(p, q)
+    for p in range(inside, len(current)):
+        exchange(p, current.index(target[p]))
+    final = tuple(current[small:inside].index(x) for x in target[small:inside])
+    return Network(swaps=tuple(swaps), final=final if final != tuple(range(inside - small)) else ())
 
 
 def transpositions(source: tuple[str, ...], target: tuple[str, ...]) -> tuple[tuple[int, int], ...]:

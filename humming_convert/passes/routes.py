@@ -46,12 +46,16 @@ def is_power(x: int) -> bool:
 
 
 @lru_cache(maxsize=256)
-def way(recipe: WeightRecipe, packing: str, pitch: int) -> Way | None:
-    """None: nothing compiled for it (other containers than codes, raw or flat odd widths, groups that are no power of two)."""
+def way(recipe: WeightRecipe, packing: str, pitch: int, still: bool = False) -> Way | None:
+    """None: nothing compiled for it (other containers than codes, raw or flat odd widths, groups that are no power of two).
+
+    still: every E8M0 offset of the block is 0 (in real checkpoints nearly always), so that they need not be read.
+    """
     bits, width = recipe.bits, padded_width(recipe.bits)
     flip = packing == "signed_rows"
     odd = width != bits
-    group = aux_group(recipe)
+    still = still and recipe.maps == ("fused_e8m0",)
+    group = 0 if still else aux_group(recipe)
     if (flip and bits != 8) or (odd and recipe.place in ("raw", "flat")) or (group and not is_power(group)):
         return None
     if recipe.place == "flat" and 128 % bits:
@@ -63,7 +67,7 @@ def way(recipe: WeightRecipe, packing: str, pitch: int) -> Way | None:
     registers = tile.source[inside:]
     if 1 << len(registers) > MAX_REGISTERS:
         return None
-    aux, moves = _aux_of(recipe, packing, source, group, registers)
+    aux, moves = ("", ()) if still else _aux_of(recipe, packing, source, group, registers)
     if aux is None:
         return None
     slots = log2(width) if odd else 0

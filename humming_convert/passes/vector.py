@@ -153,11 +153,12 @@ def _exchanged(x: Words, y: Words, q: int, width: int) -> tuple[Words, Words]:
         return shuffled(x, y, low), shuffled(x, y, high)
     mask = sum(((1 << width) - 1) << (f * width) for f in range(32 // width) if not f >> q & 1)
     by = width << q
-    return (x & mask) | ((y & mask) << by), ((x >> by) & mask) | (y & ~mask)
+    other = mask ^ 0xFFFFFFFF  # selections by one mask and its complement: one instruction each where there are ternary ones
+    return (x & mask) | ((y << by) & other), ((x >> by) & mask) | (y & other)
 
 
-def permuted(regs: Sequence[Words], swaps: Sequence[tuple[int, int]], width: int) -> list[Words]:
-    """The tile after the exchanges of `orders.swaps`, in the given order."""
+def exchanged(regs: Sequence[Words], swaps: Sequence[tuple[int, int]], width: int) -> list[Words]:
+    """The tile after the exchanges of a network, in the given order."""
     r = list(regs)
     inside = log2(32 // width) + log2(LANES)
     for p, q in swaps:
@@ -169,6 +170,21 @@ def permuted(regs: Sequence[Words], swaps: Sequence[tuple[int, int]], width: int
                 j = i ^ (1 << (q - inside)) | p_bit
                 r[i], r[j] = r[j], r[i]
     return r
+
+
+def bytes_permuted(x: Words, places: Sequence[int]) -> Words:
+    """The six bits of a byte's number in the vector permuted: bit i of the new number is bit places[i] of the old."""
+    if not places:
+        return x
+    old = [sum((new >> i & 1) << place for i, place in enumerate(places)) for new in range(4 * LANES)]
+    kind = ir.VectorType(I8, 4 * LANES)
+    parts = x.b.bitcast(x.v, kind)
+    moved = x.b.shuffle_vector(parts, parts, ir.Constant(ir.VectorType(I32, 4 * LANES), old))
+    return Words(x.b, x.b.bitcast(moved, VECTOR))
+
+
+def inverse(places: Sequence[int]) -> list[int]:
+    return [places.index(i) for i in range(len(places))]
 
 
 def top_bits_moved(x: Words, exchanges: Sequence[tuple[int, int]], f: Fields) -> Words:
