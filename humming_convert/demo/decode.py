@@ -120,9 +120,9 @@ def bit_place(bits: int, word: Ints, bit: int) -> tuple[Ints, Ints]:
 
 
 def repacked_codes(words: Array, config: Mapping[str, Any], bits: int, act: int, fused: bool) -> Ints:
-    """Codes [N', K'] of one expert's packed words."""
+    """Codes [N', K'] of one expert's packed words. Blocks of 64 rows are alike: only the first column of their words differs."""
     rows, columns = config["shape_n"], config["shape_k"]
-    n, k = np.meshgrid(np.arange(rows, dtype=np.int64), np.arange(columns, dtype=np.int64), indexing="ij")
+    n, k = np.meshgrid(np.arange(64), np.arange(columns), indexing="ij")
     packed_k, width, tile = config["use_packed_k_layout"], 1 << (bits - 1).bit_length(), 256 // act
     lane, part, padded_word, place = padded_place(bits, act, n, k, swapped=packed_k and not fused)
     pairs = act // width
@@ -134,12 +134,14 @@ def repacked_codes(words: Array, config: Mapping[str, Any], bits: int, act: int,
         field_of_bit = place if fused and act == 8 and bit < bits - 1 else mixed
         if packed_k:
             half = word // (bits // 2)
-            column = n // 64 * 128 * bits + (2 * part + half) * 32 * bits + lane * bits + (k % 64) // 32 * (bits // 2) + word % (bits // 2)
-            address = k // 64 * (rows * 2 * bits) + column
+            column = (2 * part + half) * 32 * bits + lane * bits + (k % 64) // 32 * (bits // 2) + word % (bits // 2)
+            address, block = k // 64 * (rows * 2 * bits) + column, 128 * bits
         else:
-            column = n // 64 * (512 * bits // act) + part * 32 * bits + lane * bits + word
-            address = k // tile * (rows * tile * bits // 32) + column
-        stored |= ((flat[address].astype(np.int64) >> (field_of_bit * width + inside)) & 1) << bit
+            column = part * 32 * bits + lane * bits + word
+            address, block = k // tile * (rows * tile * bits // 32) + column, 512 * bits // act
+        shift = (field_of_bit * width + inside).astype(np.uint32)
+        for x in range(rows // 64):
+            stored[64 * x : 64 * x + 64] |= (((flat[address + x * block] >> shift) & 1) << bit).astype(np.int64)
     return stored
 
 

@@ -97,6 +97,8 @@ class Shape:
 RAGGED = Shape()
 WHOLE_BLOCKS = Shape(hidden=256, intermediate=384, heads=2, kv_heads=1, head_dim=128)
 """Every part is a multiple of 128 rows and columns."""
+LARGER = Shape(hidden=1088, intermediate=2112)
+"""gate + up has 4.6 million codes; 1088 and 2112 are no multiples of 128."""
 
 
 def model_config(model_type: str, architecture: str, shape: Shape, dtype: str, quantization: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ E8M0_RANGE = 11
 class Row:
     """One conversion. `largest_error`: against what went in, relative to the largest weight of a module, None if nothing was compared.
 
-    `problem`: why it is not as it must be, "" if it is.  A request that must be refused and was is as it must be.
+    `seconds`: plan, convert and verify.  `problem`: why it is not as it must be, "" if it is.  A request that must be refused and was is as it must be.
     """
 
     sample: str
@@ -136,7 +136,9 @@ def _convert(sample: Sample, source: Path, out: Path, activation: str, options: 
     start = clock()
     legal = sample.fp8 or activation != "fp8"
 
-    def row(*, proof: str, problem: str = "", error: float | None = None, plan: Plan | None = None, lossy: tuple[str, ...] = ()) -> Row:
+    def row(
+        *, proof: str, seconds: float, problem: str = "", error: float | None = None, plan: Plan | None = None, lossy: tuple[str, ...] = ()
+    ) -> Row:
         return Row(
             sample=sample.name,
             family=sample.family,
@@ -147,7 +149,7 @@ def _convert(sample: Sample, source: Path, out: Path, activation: str, options: 
             lossy=lossy,
             proof=proof,
             largest_error=error,
-            seconds=clock() - start,
+            seconds=seconds,
             problem=problem,
         )
 
@@ -156,18 +158,19 @@ def _convert(sample: Sample, source: Path, out: Path, activation: str, options: 
     except Refused as refused:
         said = [str(f) for f in refused.findings if f.severity == "error"]
         if legal:
-            return row(proof="refused", problem=f"must convert, but: {said[0]}")
+            return row(proof="refused", seconds=clock() - start, problem=f"must convert, but: {said[0]}")
         silent = [text for text in said if "bf16" not in text]
-        return row(proof="refused, as due", problem=f"names no legal activation: {silent[0]}" if silent else "")
+        return row(proof="refused, as due", seconds=clock() - start, problem=f"names no legal activation: {silent[0]}" if silent else "")
     if not legal:
-        return row(proof="not refused", problem="layouts.md 10 has no such kernel", plan=plan)
+        return row(proof="not refused", seconds=clock() - start, problem="layouts.md 10 has no such kernel", plan=plan)
     out.parent.mkdir(parents=True, exist_ok=True)
     result = api.convert(plan, out=out)
     verification = api.verify(out, source=source)
+    seconds = clock() - start
     problem, error = compare(sample, out)
     if verification.failed:
         problem = f"verify: {next(str(f) for f in verification.findings if f.severity == 'error')}"
-    return row(proof=result.proof, problem=problem, error=error, plan=plan, lossy=tuple(result.lossy_steps))
+    return row(proof=result.proof, seconds=seconds, problem=problem, error=error, plan=plan, lossy=tuple(result.lossy_steps))
 
 
 def compare(sample: Sample, folder: Path) -> tuple[str, float]:

@@ -22,7 +22,8 @@ from humming_convert.demo.families import (
     humming,
     modelopt_nvfp4,
 )
-from humming_convert.demo.models import WHOLE_BLOCKS, Sample, Shape, decoder, gpt_oss
+from humming_convert.demo.models import LARGER, WHOLE_BLOCKS, Sample, Shape, decoder, gpt_oss
+from humming_convert.demo.pack import BF16
 
 LLAMA = {"model_type": "llama", "architecture": "LlamaForCausalLM"}
 MISTRAL = {"model_type": "mistral", "architecture": "MistralForCausalLM"}
@@ -98,6 +99,15 @@ DECODERS: tuple[dict[str, Any], ...] = (
         "packer": gptq(4, 32, 2, symmetric=False),
         "quantization": _gptq(4, 32, "gptq_v2", False),
         **QWEN2,
+    },
+    # large enough for the compiled passes; the others are packed by the reference, which needs no warm-up
+    {
+        "name": "gptq-4bit-larger",
+        "family": "gptq",
+        "packer": gptq(4, 64, 2, symmetric=False, scale=BF16),
+        "quantization": _gptq(4, 64, "gptq_v2", False),
+        "shape": LARGER,
+        **LLAMA,
     },
     {
         "name": "gptq-3bit-v1-asym",

@@ -44,6 +44,12 @@ def test_a_sample_converts_in_every_stage_and_equals_what_went_in(name: str) -> 
     assert [r.problem for r in rows] == ["", "", ""]
 
 
+@pytest.mark.parametrize("name", ["gptq-4bit-v2-asym", "ct-fp8-block", "mxfp4-gpt-oss"])
+def test_a_sample_equals_what_went_in_when_the_compiled_passes_take_every_layer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("humming_convert.engine.pack.SMALL", 0)
+    assert [r.problem for r in run_demo(samples=[SAMPLES[name]])] == ["", "", ""]
+
+
 def test_a_request_that_is_legal_must_not_be_refused() -> None:
     refused_rightly = replace(SAMPLES["ct-int8"], fp8=True)
     assert "must convert" in list(run_demo(samples=[refused_rightly]))[2].problem
