@@ -4,6 +4,7 @@
 Facts: architecture.md 5, layouts.md 5.
 """
 
+from humming_convert.passes.aux_values import Aux
 from humming_convert.passes.blocks import PACKINGS, Mismatch, is_fast, pack_block, prove_block, slice_block, supported
 from humming_convert.passes.machine import KernelCheckFailed
 from humming_convert.passes.padding import Window, fill_padding, prove_padding, whole, window_columns, windows
@@ -11,6 +12,7 @@ from humming_convert.passes.scans import any_zero_code, count_nan_e4m3, group_ha
 
 __all__ = [
     "PACKINGS",
+    "Aux",
     "KernelCheckFailed",
     "Mismatch",
     "Window",

@@ -8,7 +8,6 @@ Everything runs without the interpreter's lock. Facts: layouts.md 2 (what comes 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,14 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humming_convert.layouts.recipe import WeightRecipe
-from humming_convert.passes.kernels import GENERAL, HEAD, Purpose
+from humming_convert.passes.aux_values import Aux, address, aux_column, aux_group, aux_row_offset, aux_stride, wanted
+from humming_convert.passes.kernels import Purpose
 from humming_convert.passes.known import general, tiles
-from humming_convert.passes.maps import GARBAGE, WITH_AUX, table
-from humming_convert.passes.positions import BLOCK, Ints, packed_bits, padded_width, place_columns, place_rows, source_bits, tile_columns
-from humming_convert.passes.routes import Way, aux_group, aux_stride, way
+from humming_convert.passes.maps import GARBAGE
+from humming_convert.passes.plans import GENERAL_SLOTS, TILE_SLOTS, Box, EdgePlan, Plan, Shape, TilePlan, edge_plan, plan_of
+from humming_convert.passes.positions import BLOCK, Ints, packed_bits, padded_width, place_columns, place_rows, tile_columns
+from humming_convert.passes.routes import way
 
 Raw = NDArray[Any]
-Aux = NDArray[np.uint8]
+AuxValues = Aux | NDArray[np.uint8] | None
 Words = NDArray[np.uint32]
 
 PACKINGS = ("rows", "signed_rows", "gptq", "awq")
@@ -85,292 +86,105 @@ def slice_block(packing: str, bits: int, stored: Raw, n: int, rows: tuple[int, i
     return raw[k0:k1, n0 // 2 : n1 // 2]
 
 
-def arranged(kind: str, aux: Aux) -> Raw:
-    """aux values [rows, groups] in the order in which a kernel of this kind reads them."""
-    if kind.startswith("spread") or not kind:
-        return np.ascontiguousarray(aux)
-    turned = np.ascontiguousarray(aux.T)
-    if kind == "lanes":
-        return turned
-    by_eight = turned.reshape(turned.shape[0], -1, 4, 2)  # AWQ: byte i of a word holds columns i/2.. (formats.md 3.2)
-    low = by_eight[:, :, 0::2] | by_eight[:, :, 1::2] << 4
-    return np.ascontiguousarray(low.transpose(0, 1, 3, 2))
-
-
-# ---- plans: all tables of a block, made once a shape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Key of a plan. row, column: of the block in the layer, taken to their first multiples (positions are linear beyond)."""
-
-    recipe: WeightRecipe
-    packing: str
-    pitch: int
-    n: int
-    k: int
-    row: int
-    column: int
-    exact: bool  # an E8M0 offset outside the kernels' arithmetic: code by code
-    still: bool  # every E8M0 offset is 0
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """Rows n0..n1 and columns k0..k1, counted in the block."""
-
-    n0: int
-    n1: int
-    k0: int
-    k1: int
-
-    @property
-    def codes(self) -> int:
-        return max(self.n1 - self.n0, 0) * max(self.k1 - self.k0, 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TilePlan:
-    """Parameters of a tile kernel (addresses still 0), and the tables they point at."""
-
-    way: Way
-    parameters: Ints
-    tables: tuple[Ints, ...]
-    box: Box
-    tiles: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgePlan:
-    """The same for the general kernel."""
-
-    parameters: Ints
-    tables: tuple[Raw, ...]
-    with_aux: bool
-    box: Box
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    tile: TilePlan | None
-    edges: tuple[EdgePlan, ...]
-
-
-def _address(array: Raw) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-ADDRESSES = ("source", "target", "aux", "result")  # parameters that differ from call to call
-TILE_SLOTS = tuple(HEAD.index(x) for x in ADDRESSES)
-GENERAL_SLOTS = tuple(GENERAL.index(x) for x in ADDRESSES)
-
-
-def _template(names: Sequence[str], values: dict[str, int]) -> Ints:
-    return np.array([0 if x in ADDRESSES else values[x] for x in names], np.int64)
-
-
-def _starts(first: int, last: int, size: int) -> list[tuple[int, int]]:
-    """(start, new ones) of tiles that cover first..last; the last one begins early where the rest is no whole tile."""
-    out = [(at, size) for at in range(first, last - size + 1, size)]
-    rest = (last - first) % size
-    return out + ([(last - size, rest)] if rest else [])
-
-
-def _aligned(first: int, length: int, unit: int, size: int) -> tuple[int, int]:
-    """The part of first..first+length between multiples of `unit`, as offsets; empty if smaller than `size`."""
-    low, high = -(-first // unit) * unit, (first + length) // unit * unit
-    return (low - first, high - first) if high - low >= size else (0, 0)
-
-
-def _tile_plan(s: Shape) -> TilePlan | None:
-    w = None if s.exact else way(s.recipe, s.packing, s.pitch, s.still)
-    if w is None:
-        return None
-    (n0, n1), (k0, k1) = _aligned(s.row, s.n, w.row_unit, w.tile.rows), _aligned(s.column, s.k, w.column_unit, w.tile.columns)
-    word = 8 if s.packing == "awq" else 1, 1 if s.packing == "awq" else 32 // w.route.width if w.route.width == w.route.bits else 32
-    if not (n1 > n0 and k1 > k0) or n0 % word[0] or k0 % word[1]:
-        return None
-    kind, groups = w.route.aux, _aux_columns(s)
-    rows, columns = np.array(_starts(n0, n1, w.tile.rows)), np.array(_starts(k0, k1, w.tile.columns))
-    to = packed_bits(s.recipe, rows[:, 0] + s.row, columns[:, 0] + s.column)
-    # padded words that are words (W = B) are steps like others: their jump belongs to the offset
-    to_rows, to_columns = to.rows[:, 0] + to.jump[to.row_slot, 0], to.columns[:, 0] + to.jump[to.column_slot, 0]
-    assert w.route.width == w.route.bits or not (to.row_slot.any() or to.column_slot.any())
-    assert not (to_rows % 32).any() and not (to_columns % 32).any()
-    from_rows, from_columns = source_bits(s.packing, s.recipe.bits, s.pitch, rows[:, 0], columns[:, 0])
-    unit = aux_stride(kind, "n3", 0, s.n, groups) // 8 if kind != "words" else 0
-    aux_rows = rows[:, 0] // 8 * 4 if kind == "words" else rows[:, 0] * unit
-    aux_columns = _aux_index(s, columns[:, 0]) * (aux_stride(kind, "k0", 1, s.n, groups))
-    by_rows = np.stack([from_rows[:, 0] // 8, to_rows // 8, aux_rows if kind else 0 * aux_rows, rows[:, 1]], 1)
-    by_columns = np.stack([from_columns[:, 0] // 8, to_columns // 8, aux_columns if kind else 0 * aux_columns, columns[:, 1]], 1)
-    rest = np.zeros((1, 4), np.int64)
-    for bit in w.tile.rest:
-        aux = aux_stride(kind, bit, w.group, s.n, groups) if kind else 0
-        rest = np.concatenate([rest, rest + np.array([w.source.strides[bit], w.target.strides[bit], aux, 0])])
-    # K outermost where the source runs along N, N outermost where it runs along K: sources are read in sequence
-    outer, inner = (by_rows, by_columns) if s.packing in ("rows", "signed_rows") else (by_columns, by_rows)
-    outer, inner, rest = (np.ascontiguousarray(x, np.int64) for x in (outer, inner, rest))
-    values = {"lane": s.pitch, "run": s.pitch}
-    for name, array in (("outer", outer), ("inner", inner), ("rest", rest)):
-        values |= {name: _address(array), f"{name}s": len(array)}
-    for name in w.route.parameters:
-        letter, _, bit = name.partition(":")
-        if letter == "a":
-            values[name] = aux_stride(kind, bit, w.group, s.n, groups)
-        elif bit:
-            values[name] = (w.source if letter == "s" else w.target).strides[bit]
-    count = len(outer) * len(inner) * len(rest)
-    return TilePlan(
-        way=w, parameters=_template(w.route.parameters, values), tables=(outer, inner, rest), box=Box(n0, n1, k0, k1), tiles=count
-    )
-
-
-def _aux_columns(s: Shape) -> int:
-    """Aux columns that a block touches."""
-    return int(_aux_index(s, np.array([s.k - 1]))[0]) + 1
-
-
-def _aux_index(s: Shape, k: Ints) -> Ints:
-    """Aux column of columns k of the block, counted from that of its first column (layouts.md 5.0 b for any group size)."""
-    g = aux_group(s.recipe)
-    if not g:
-        return np.zeros_like(k)
-
-    def index(x: Ints) -> Ints:
-        return np.asarray((x // 64 * 64 + x % 64 // g * g) // g)
-
-    return index(k + s.column) - index(np.array(s.column))
-
-
-def _edge_plan(s: Shape, box: Box, groups: int, maps_table: NDArray[np.uint8]) -> EdgePlan:
-    n, k = np.arange(box.n0, box.n1), np.arange(box.k0, box.k1)
-    to = packed_bits(s.recipe, n + s.row, k + s.column)
-    if s.pitch:
-        from_rows, from_columns = source_bits(s.packing, s.recipe.bits, s.pitch, n, k)
-    else:  # padding: every code is 0
-        from_rows, from_columns = np.zeros((len(n), s.recipe.bits), np.int64), np.zeros((len(k), s.recipe.bits), np.int64)
-    tables = {
-        "table": maps_table,
-        "aux_columns": _aux_index(s, k),
-        "source_rows": from_rows,
-        "source_columns": from_columns,
-        "target_rows": to.rows,
-        "target_columns": to.columns,
-        "row_slot": to.row_slot,
-        "column_slot": to.column_slot,
-        "jump": to.jump,
-    }
-    held = {x: np.ascontiguousarray(y) for x, y in tables.items()}
-    values = {x: _address(y) for x, y in held.items()} | {"rows": len(n), "columns": len(k), "aux_pitch": groups}
-    return EdgePlan(parameters=_template(GENERAL, values), tables=tuple(held.values()), box=box, with_aux=groups > 0)
-
-
-def _signed_table(s: Shape, maps_table: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """`signed_rows` are stored in two's complement: the code is the stored field with its top bit turned."""
-    return (
-        maps_table[:, np.arange(maps_table.shape[1]) ^ (1 << (s.recipe.bits - 1))] if s.packing == "signed_rows" and s.pitch else maps_table
-    )
-
-
-@lru_cache(maxsize=512)
-def _plan(s: Shape) -> Plan:
-    tile = _tile_plan(s)
-    whole = Box(0, s.n, 0, s.k)
-    inner = tile.box if tile is not None else Box(0, 0, 0, 0)
-    edges = [
-        Box(0, inner.n0, 0, s.k),
-        Box(inner.n1, s.n, 0, s.k),
-        Box(inner.n0, inner.n1, 0, inner.k0),
-        Box(inner.n0, inner.n1, inner.k1, s.k),
-    ]
-    if tile is None:
-        edges = [whole]
-    assert sum(x.codes for x in edges) + inner.codes == whole.codes
-    return Plan(tile=tile, edges=tuple(_edge(s, x) for x in edges if x.codes))
-
-
-def _edge(s: Shape, box: Box) -> EdgePlan:
-    with_aux = any(m in WITH_AUX for m in s.recipe.maps)
-    return _edge_plan(s, box, _aux_columns(s) if with_aux else 0, _signed_table(s, table(s.recipe.maps, s.recipe.bits)))
-
-
 # ---- running them
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """A block with its addresses. `base`: byte that the plan's word 0 would have in `words`."""
+    """A block with its addresses. base: address that the plan's word 0 would have in the packed words."""
 
     shape: Shape
     source: Raw
-    aux: Aux
+    aux: Aux | None
     row: int
-    column: int
+    aux_column: int
     base: int
 
+    @property
+    def plan(self) -> Plan:
+        return plan_of(self.shape)
+
     def tile(self, purpose: Purpose, plan: TilePlan) -> tuple[int, Ints]:
-        kind = plan.way.route.aux
-        aux = arranged(kind, self.aux) if kind else NOTHING
+        kind, aux = plan.way.route.aux, address(NOTHING)
+        if kind:
+            assert self.aux is not None
+            aux = address(self.aux.arranged(kind)) + aux_row_offset(kind, self.row, plan.aux_pitch)
+            aux += self.aux_column * aux_stride(kind, "k0", 1, plan.aux_pitch)
         result = np.zeros(8, np.int64)
         return tiles(plan.way.route, purpose)(self._filled(plan.parameters, TILE_SLOTS, aux, result)), result
 
     def edge(self, purpose: Purpose, plan: EdgePlan) -> Ints:
-        aux = self.aux[plan.box.n0 : plan.box.n1] if plan.with_aux else NOTHING
+        aux = address(NOTHING)
+        if plan.with_aux:
+            assert self.aux is not None
+            aux = address(self.aux.values) + (self.row + plan.box.n0) * self.shape.aux_shape[1] + self.aux_column
         result = np.zeros(8, np.int64)
         general(self.shape.recipe.bits, purpose)(self._filled(plan.parameters, GENERAL_SLOTS, aux, result))
         return result
 
-    def _filled(self, template: Ints, slots: tuple[int, ...], aux: Raw, result: Ints) -> Ints:
+    def _filled(self, template: Ints, slots: tuple[int, ...], aux: int, result: Ints) -> Ints:
         out = template.copy()
-        for slot, value in zip(slots, (_address(self.source), self.base, _address(aux), _address(result))):
+        for slot, value in zip(slots, (address(self.source), self.base, aux, address(result))):
             out[slot] = value
         return out
 
 
-def _check_words(words: Words) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Where:
+    """A block's place in the layer."""
+
+    n: int
+    k: int
+    row: int
+    column: int
+
+
+def _run(recipe: WeightRecipe, packing: str, source: Raw, pitch: int, at: _Where, words: Words, aux: AuxValues, first: int) -> _Run:
+    """Checks that all that kernels will touch lies in the arrays, and takes row and column to their first multiples."""
     assert words.dtype == np.uint32 and words.ndim == 1 and words.flags.c_contiguous, (words.dtype, words.shape)
-
-
-def _run(
-    recipe: WeightRecipe,
-    packing: str,
-    source: Raw,
-    pitch: int,
-    n: int,
-    k: int,
-    row: int,
-    column: int,
-    words: Words,
-    aux: Aux | None,
-    first: int,
-) -> _Run:
-    """Checks that every word of the block lies in `words`, and takes row and column to their first multiples."""
-    _check_words(words)
-    assert row >= 0 and column >= 0 and row + n <= place_rows(recipe) and column + k <= place_columns(recipe), (row, n, column, k, recipe)
+    assert at.row >= 0 and at.column >= 0, at
+    assert at.row + at.n <= place_rows(recipe) and at.column + at.k <= place_columns(recipe), (at, recipe)
     group = aux_group(recipe)
     unit = math.lcm(tile_columns(recipe), BLOCK, 128, group or 1)
-    row0, column0 = row % BLOCK, column % unit
+    row, column = at.row % BLOCK, at.column % unit
     by_block, by_unit = _steps(recipe, unit)
-    base = (row - row0) // BLOCK * by_block + (column - column0) // unit * by_unit
-    low, high = _word_range(recipe, row0, n, column0, k)
-    start = base // 4 - first
-    assert start + low >= 0 and start + high < len(words), "a word of the block lies outside of `out`"
-    taken = NOTHING.reshape(1, -1)
-    exact = still = False
-    if any(m in WITH_AUX for m in recipe.maps):
-        assert aux is not None and aux.dtype == np.uint8 and aux.ndim == 2 and aux.shape[0] >= row + n, "the maps want aux values"
-        index = (
-            (np.array([column, column + k - 1]) // 64 * 64 + np.array([column, column + k - 1]) % 64 // group * group) // group
-            if group
-            else np.zeros(2, int)
-        )
-        taken = np.ascontiguousarray(aux[row : row + n, index[0] : index[1] + 1])
-        assert taken.shape == (n, index[1] + 1 - index[0]), (aux.shape, recipe)
-        if "fused_e8m0" in recipe.maps:
-            top = int(taken.max())
-            exact, still = top >= GARBAGE, top == 0
-    shape = Shape(recipe=recipe, packing=packing, pitch=pitch, n=n, k=k, row=row0, column=column0, exact=exact, still=still)
-    return _Run(shape, source, taken, row, column, _address(words) + 4 * start)
+    start = ((at.row - row) // BLOCK * by_block + (at.column - column) // unit * by_unit) // 4 - first
+    low, high = _word_range(recipe, row, at.n, column, at.k)
+    assert start + low >= 0 and start + high < len(words), "a word of the block lies outside of the array"
+    held = None
+    if wanted(recipe):
+        assert aux is not None, f"{recipe.maps} want aux values"
+        held = aux if isinstance(aux, Aux) else Aux(aux)
+        last = int(aux_column(group, np.array(at.column + at.k - 1)))
+        assert held.values.shape[0] >= at.row + at.n and held.values.shape[1] > last, (held.values.shape, recipe)
+    offsets = held.top if held is not None and "fused_e8m0" in recipe.maps else -1
+    shape = Shape(
+        recipe=recipe,
+        packing=packing,
+        pitch=pitch,
+        n=at.n,
+        k=at.k,
+        row=row,
+        column=column,
+        aux_shape=(0, 0) if held is None else (held.values.shape[0], held.values.shape[1]),
+        exact=offsets >= GARBAGE,
+        still=offsets == 0,
+    )
+    first_aux = int(aux_column(group, np.array(at.column))) if held is not None else 0
+    return _Run(shape=shape, source=source, aux=held, row=at.row, aux_column=first_aux, base=address(words) + 4 * start)
+
+
+def _checked(packing: str, bits: int, stored: Raw, n: int, k: int) -> Raw:
+    """The block's bytes, all of them there."""
+    raw = stored_rows(packing, stored, n)
+    rows, width = {
+        "rows": (n, -(-k * bits // 8)),
+        "signed_rows": (n, k),
+        "gptq": (-(-k * bits // 32), 4 * n),
+        "awq": (k, n // 2),
+    }[packing]
+    assert raw.shape[0] >= rows and raw.shape[1] >= width, (packing, raw.shape, n, k)
+    return raw
 
 
 @lru_cache(maxsize=512)
@@ -402,20 +216,20 @@ def pack_block(
     k: int,
     row: int,
     out: Words,
-    aux: Aux | None = None,
+    aux: AuxValues = None,
     column: int = 0,
     first: int = 0,
 ) -> None:
     """Writes the words of rows row..row+n, columns column..column+k of the layer.
 
     stored: the block [n, k] in its packing; the last axis contiguous, else it is copied.  out: flat packed words of one expert from
-    word `first` on.  aux: [N', G] uint8 of the whole layer: zero points (int_to_float_zp) or E8M0 offsets (fused_e8m0).
+    word `first` on.  aux: [N', G] uint8 of the whole layer (or an `Aux` of it, made once): zero points (int_to_float_zp) or E8M0 offsets (fused_e8m0).
     Blocks whose row is a multiple of 64 (and column of `window_columns`) share no word with other blocks and may run at the same time;
     others write into words that they share, one after the other.
     """
-    raw = stored_rows(packing, stored, n)
-    run = _run(recipe, packing, raw, raw.strides[0], n, k, row, column, out, aux, first)
-    plan = _plan(run.shape)
+    raw = _checked(packing, recipe.bits, stored, n, k)
+    run = _run(recipe, packing, raw, raw.strides[0], _Where(n=n, k=k, row=row, column=column), out, aux, first)
+    plan = run.plan
     if plan.tile is not None:
         run.tile("pack", plan.tile)
     for edge in plan.edges:
@@ -431,21 +245,21 @@ def prove_block(
     k: int,
     row: int,
     written: Words,
-    aux: Aux | None = None,
+    aux: AuxValues = None,
     column: int = 0,
     first: int = 0,
 ) -> Mismatch | None:
     """Reads the block's words back to codes and compares each with the source; arguments as in `pack_block`. None: all n * k are equal."""
-    raw = stored_rows(packing, stored, n)
-    run = _run(recipe, packing, raw, raw.strides[0], n, k, row, column, written, aux, first)
-    plan = _plan(run.shape)
+    raw = _checked(packing, recipe.bits, stored, n, k)
+    run = _run(recipe, packing, raw, raw.strides[0], _Where(n=n, k=k, row=row, column=column), written, aux, first)
+    plan = run.plan
     compared, found = 0, []
     if plan.tile is not None:
         differs, result = run.tile("prove", plan.tile)
         assert result[1] == plan.tile.tiles, "tiles were left out"
         compared += int(result[0])
         if differs:
-            found.append((plan.tile.box, run.edge("prove", _edge(run.shape, plan.tile.box))))
+            found.append((plan.tile.box, run.edge("prove", edge_plan(run.shape, plan.tile.box))))
     for edge in plan.edges:
         result = run.edge("prove", edge)
         compared += int(result[0])
@@ -463,24 +277,24 @@ def prove_block(
 # ---- codes that no source holds
 
 
-def _zeros_run(recipe: WeightRecipe, box: tuple[int, int, int, int], words: Words, aux: Aux | None, first: int) -> tuple[_Run, Box]:
+def _zeros_run(recipe: WeightRecipe, box: tuple[int, int, int, int], words: Words, aux: AuxValues, first: int) -> tuple[_Run, Box]:
     """A block of codes 0: stored nowhere, so its pitch is 0."""
     n0, n1, k0, k1 = box
-    run = _run(recipe, "rows", NOTHING, 0, n1 - n0, k1 - k0, n0, k0, words, aux, first)
+    run = _run(recipe, "rows", NOTHING, 0, _Where(n=n1 - n0, k=k1 - k0, row=n0, column=k0), words, aux, first)
     return run, Box(0, n1 - n0, 0, k1 - k0)
 
 
 def write_zeros(
-    recipe: WeightRecipe, box: tuple[int, int, int, int], out: Words, aux: Aux | None, first: int, codes: NDArray[np.uint8] | None
+    recipe: WeightRecipe, box: tuple[int, int, int, int], out: Words, aux: AuxValues, first: int, codes: NDArray[np.uint8] | None
 ) -> None:
     """Writes code 0, mapped, at rows and columns box = (n0, n1, k0, k1) of the layer. codes: a table to use instead of the maps'."""
     run, whole = _zeros_run(recipe, box, out, aux, first)
-    run.edge("pack", _edge(run.shape, whole) if codes is None else _edge_plan(run.shape, whole, 0, codes))
+    run.edge("pack", edge_plan(run.shape, whole, codes))
 
 
-def compare_zeros(recipe: WeightRecipe, box: tuple[int, int, int, int], written: Words, aux: Aux | None, first: int) -> Mismatch | None:
+def compare_zeros(recipe: WeightRecipe, box: tuple[int, int, int, int], written: Words, aux: AuxValues, first: int) -> Mismatch | None:
     run, whole = _zeros_run(recipe, box, written, aux, first)
-    result = run.edge("prove", _edge(run.shape, whole))
+    result = run.edge("prove", edge_plan(run.shape, whole))
     if int(result[0]) != whole.codes:
         raise AssertionError(f"{result[0]} of {whole.codes} padded codes were compared")
     if not result[1]:

@@ -125,6 +125,12 @@ def _read(e: Emitter, route: Route, at: Value) -> list[Words]:
     return [x ^ f.top for x in out] if route.flip else out
 
 
+def _announce(e: Emitter, route: Route, at: Value) -> None:
+    """Rows lie pages apart, where no processor looks ahead: fetch what the next entry of `outer` will read."""
+    for place in v.offsets(e.b, at, [e.value[f"s:{x}"] for x in route.source_registers[route.near :]]):
+        v.prefetch(e.b, e.pointer("source"), place)
+
+
 def _aux(e: Emitter, route: Route, at: Value, count: int) -> list[Words | None]:
     """The aux value of each register of the tile."""
     if not route.aux:
@@ -248,6 +254,9 @@ def tile_kernel(route: Route, purpose: Purpose) -> str:
         with v.counted(b, e.value["rests"]) as r:
             entries = (("outer", i), ("inner", j), ("rest", r))
             s, d, a = (_sum(b, [e.entry(tables[x], at, column) for x, at in entries]) for column in range(3))
+            if route.read == "vectors" and route.source[route.inside - 1][0] == "k":
+                ahead = b.select(b.icmp_signed("<", b.add(i, I64(1)), e.value["outers"]), b.add(i, I64(1)), i)
+                _announce(e, route, b.add(s, b.sub(e.entry(tables["outer"], ahead, 0), e.entry(tables["outer"], i, 0))))
             if purpose == "pack":
                 _pack(e, route, (s, d, a))
             else:

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humming_convert.layouts.recipe import WeightRecipe
-from humming_convert.passes.blocks import Aux, Mismatch, Words, compare_zeros, write_zeros
-from humming_convert.passes.maps import BEFORE_PADDING, WITH_AUX, table
+from humming_convert.passes.aux_values import Aux, aux_group, wanted
+from humming_convert.passes.blocks import AuxValues, Mismatch, Words, compare_zeros, write_zeros
+from humming_convert.passes.maps import BEFORE_PADDING, table
 from humming_convert.passes.positions import BLOCK, place_columns, place_rows, tile_columns
 
 
@@ -75,16 +76,17 @@ def _boxes(recipe: WeightRecipe, w: Window) -> list[tuple[int, int, int, int]]:
     return [x for x in boxes if x[0] < x[1] and x[2] < x[3]]
 
 
-def _constant(recipe: WeightRecipe, aux: Aux | None, box: tuple[int, int, int, int]) -> int | None:
+def _constant(recipe: WeightRecipe, aux: AuxValues, box: tuple[int, int, int, int]) -> int | None:
     """The code that all padding of a box becomes, if it is one."""
     codes = table(recipe.maps, recipe.bits)[:, 0]
-    if not any(m in WITH_AUX for m in recipe.maps):
+    if not wanted(recipe):
         return int(codes[0])
     assert aux is not None
+    values = aux.values if isinstance(aux, Aux) else aux
     if (codes == codes[0]).all():
         return int(codes[0])
-    g = recipe.group
-    taken = aux[box[0] : box[1], box[2] // g : -(-box[3] // g)] if g else aux[box[0] : box[1]]
+    g = aux_group(recipe)
+    taken = values[box[0] : box[1], box[2] // g : -(-box[3] // g)] if g else values[box[0] : box[1]]
     return int(codes[0]) if not taken.any() else None
 
 
@@ -116,7 +118,7 @@ def _grid(recipe: WeightRecipe, w: Window, out: Words) -> tuple[NDArray[np.uint3
     return out.reshape((w.k1 - w.k0) // tall, n // BLOCK, -1), tall, BLOCK
 
 
-def fill_padding(recipe: WeightRecipe, out: Words, aux: Aux | None = None, window: Window | None = None) -> None:
+def fill_padding(recipe: WeightRecipe, out: Words, aux: AuxValues = None, window: Window | None = None) -> None:
     """Writes the codes of padded rows and columns of a window (default: the whole expert); `out` holds the window's words.
 
     Words that hold codes of the layer too keep these. Raw's appended words become 0.
@@ -161,7 +163,7 @@ def _clear_raw(recipe: WeightRecipe, w: Window, out: Words, box: tuple[int, int,
     return [(n0, n1, k0, last)] if k0 < last else []
 
 
-def prove_padding(recipe: WeightRecipe, written: Words, aux: Aux | None = None, window: Window | None = None) -> Mismatch | None:
+def prove_padding(recipe: WeightRecipe, written: Words, aux: AuxValues = None, window: Window | None = None) -> Mismatch | None:
     """Whether padding holds what it should; as `prove_block`."""
     w = window or whole(recipe)
     assert len(written) == w.words

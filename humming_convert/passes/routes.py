@@ -13,10 +13,10 @@ from functools import lru_cache
 import numpy as np
 
 from humming_convert.layouts.recipe import WeightRecipe
+from humming_convert.passes.aux_values import aux_group, wanted
 from humming_convert.passes.kernels import Route
-from humming_convert.passes.maps import WITH_AUX
 from humming_convert.passes.orders import LANE_BITS, LANES, Order, Tile, log2, source_order, target_order, tile_of, transpositions
-from humming_convert.passes.positions import BLOCK, packed_bits, padded_width, place_columns, tile_columns
+from humming_convert.passes.positions import BLOCK, packed_bits, padded_width, tile_columns
 
 MAX_REGISTERS = 64  # vectors of a tile
 
@@ -32,13 +32,6 @@ class Way:
     row_unit: int
     column_unit: int
     group: int
-
-
-def aux_group(recipe: WeightRecipe) -> int:
-    """Columns of one aux column; 0 if no map wants aux or one column serves the whole row."""
-    if not any(m in WITH_AUX for m in recipe.maps) or recipe.group >= place_columns(recipe):
-        return 0
-    return recipe.group
 
 
 def is_power(x: int) -> bool:
@@ -106,7 +99,7 @@ def _aux_of(
     recipe: WeightRecipe, packing: str, source: Order, group: int, registers: tuple[str, ...]
 ) -> tuple[str | None, tuple[int, ...]]:
     """How the aux values of a tile are read, and the register bits that change them. None: no way to."""
-    if not any(m in WITH_AUX for m in recipe.maps):
+    if not wanted(recipe):
         return "", ()
     column = log2(group) if group else 99  # the first bit of k that tells groups apart
 
@@ -121,15 +114,6 @@ def _aux_of(
     if source.lanes[0][0] == "n":
         return "lanes", moves
     return f"spread{1 << sum(tells(x) for x in source.lanes)}", moves
-
-
-def aux_stride(kind: str, bit: str, group: int, rows: int, columns: int) -> int:
-    """Bytes that a bit of n or k adds in the arranged aux values of a block of rows x columns groups (`blocks.arranged`)."""
-    i = int(bit[1:])
-    if bit[0] == "k":
-        groups = (1 << i) // group if group else 0
-        return groups * {"lanes": rows, "words": rows // 2}.get(kind, 1)
-    return {"lanes": 1 << i, "words": 4 << i >> 3}.get(kind, columns << i)
 
 
 assert LANES == 1 << LANE_BITS

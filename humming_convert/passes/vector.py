@@ -100,6 +100,15 @@ def store(b: Value, pointer: Value, offset: Value, words: Words) -> None:
     b.store(words.v, at(b, pointer, offset), align=1)
 
 
+def prefetch(b: Value, pointer: Value, offset: Value) -> None:
+    """A hint that the cache line will be read soon."""
+    name = "llvm.prefetch.p0"
+    function = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(ir.VoidType(), [ir.PointerType(), I32, I32, I32]), name)
+    b.call(
+        function, [at(b, pointer, offset), I32(0), I32(2), I32(1)]
+    )  # read, into the second cache: rows may share one set of the first, data
+
+
 def offsets(b: Value, start: Value, strides: Sequence[Value]) -> list[Value]:
     """Entry r is start + the strides of the set bits of r."""
     out = [start]
