@@ -130,10 +130,13 @@ def fold_act_order(
     if rest and on_desc_act == "refuse":
         could = f"; {', '.join(folds[:3])} alone could be folded into the layers before" if folds else ""
         for name in rest:
+            view = next(iter(v for e in (g_idx_of(by_name[name]),) if e is not None for v in e.reads()), None)
             findings.error(
                 "act-order",
                 f"{name} is in act-order (its g_idx sorts columns into groups), and its input cannot be reordered to match{could}",
                 layer=name,
+                tensor=view.name if view is not None else None,
+                file=view.file.name if view is not None else None,
                 advice="--on-desc-act dequantize writes such layers in the model dtype, --on-desc-act requant quantizes them again",
             )
     for name in folds:

@@ -11,9 +11,23 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from humming_convert.checkpoint.folder import Checkpoint
+from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Findings, Rule
-from humming_convert.model.families import GATE_UP, QKV, Family, Fusion, dimensions, expert_count, expert_names, expert_of
+from humming_convert.model.families import (
+    GATE_UP,
+    QKV,
+    Family,
+    Fusion,
+    dimensions,
+    expert_count,
+    expert_names,
+    expert_of,
+    is_embedding,
+    is_lm_head,
+)
 from humming_convert.standard.layer import StandardLayer
 
 RULES = (
@@ -23,8 +37,10 @@ RULES = (
     Rule(603, "shape-config", "shapes are those that config.json states"),
     Rule(604, "fused-shapes", "parts of a fused layer have the same K"),
     Rule(605, "layer-missing", "there are as many decoder layers as config.json says"),
+    Rule(606, "tied-head-differs", "a head that is tied to the embedding by the config is the embedding", "warning"),
 )
 
+TIED = "tie_word_embeddings"
 # what stands together in a block: if one is there, all are (the fused spelling counts for its parts)
 BLOCKS: tuple[tuple[Fusion, tuple[tuple[str, ...], ...]], ...] = (
     (QKV, (("q_proj", "qkv_proj"), ("k_proj", "qkv_proj"), ("v_proj", "qkv_proj"), ("o_proj",))),
@@ -196,3 +212,35 @@ def _check_fused_shapes(family: Family, layers: Sequence[StandardLayer], finding
         if len({p.k for p in parts}) > 1:
             told = ", ".join(f"{p.name.rpartition('.')[2]} has K {p.k}" for p in parts)
             findings.error("fused-shapes", f"{told}; they share one input", layer=name)
+
+
+def check_tied_head(checkpoint: Checkpoint, read: Read | None, findings: Findings) -> None:
+    """A head on disk that the config ties to the embedding: kept, and untied in the output if it differs (formats.md D18).
+
+    read: None if data must not be read; then only what headers prove is told.
+    """
+    if not (checkpoint.text_config.get(TIED) or checkpoint.config.get(TIED)):
+        return
+    heads = {n.rpartition(".")[2]: v for n, v in checkpoint.tensors.items() if is_lm_head(n.rpartition(".")[0])}
+    embedding = next((v for n, v in checkpoint.tensors.items() if n.endswith(".weight") and is_embedding(n.removesuffix(".weight"))), None)
+    if not heads or embedding is None:
+        return
+    head = heads.get("weight")
+    alike = head is not None and (head.dtype, head.shape) == (embedding.dtype, embedding.shape)
+    if alike and head is not None and (read is None or _same_bytes(read, head, embedding)):
+        return
+    view = head or next(iter(heads.values()))
+    findings.warning(
+        "tied-head-differs",
+        f"config.json says {TIED}, and {view.name} on disk is not the embedding; the head is kept and the output's config says it is not tied",
+        layer=view.name.rpartition(".")[0],
+        tensor=view.name,
+        file=view.file.name,
+    )
+
+
+def _same_bytes(read: Read, a: TensorView, b: TensorView) -> bool:
+    """Row by row, so that no copy of either is made."""
+    rows = max(1, (1 << 22) // max(1, a.nbytes // a.shape[0]))
+    one, other = read(a).view(np.uint8), read(b).view(np.uint8)
+    return all(np.array_equal(one[i : i + rows], other[i : i + rows]) for i in range(0, a.shape[0], rows))

@@ -9,10 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from humming_convert.standard.expr import Cast, Expr
+import numpy as np
+
+from humming_convert.checkpoint.tensors import Read
+from humming_convert.findings import Findings, Rule
+from humming_convert.standard.expr import Cast, Context, Expr
 from humming_convert.standard.layer import StandardLayer
+from humming_convert.standard.lossy import Meter
 from humming_convert.standard.numbers import MODEL_DTYPES
 
+RULES = (Rule(630, "scale-overflow", "scales and biases are within the range of the model dtype"),)
 ModelDtype = Literal["BF16", "F16"]
 
 
@@ -42,3 +48,23 @@ def conform(layer: StandardLayer, dtype: ModelDtype, scale_dtype: Literal["model
 
 def _cast(expr: Expr, dtype: str, step: str, tensor: str) -> Expr:
     return expr if expr.dtype == dtype else Cast(expr, dtype, step, tensor)
+
+
+def check_range(layer: StandardLayer, read: Read, findings: Findings) -> None:
+    """What float16 cannot hold becomes infinite when it is cast (D16). Looks at small tensors that come from a wider type; their values
+    were found finite when they were read."""
+    for role, expr in layer.tensors.items():
+        if not isinstance(expr, Cast) or expr.dtype != "F16" or expr.arg.dtype not in ("BF16", "F32", "F64"):
+            continue
+        bad = int(np.isinf(expr.evaluate(Context(read, Meter()))).sum())
+        if bad:
+            view = next(iter(expr.reads()))
+            findings.error(
+                "scale-overflow",
+                f"{bad} values of {role} are beyond 65504, the largest float16",
+                layer=layer.name,
+                tensor=view.name,
+                file=view.file.name,
+                advice="--dtype bf16 holds them",
+                count=bad,
+            )

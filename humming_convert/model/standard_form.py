@@ -15,7 +15,7 @@ import numpy as np
 from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.checkpoint.tensors import Read
 from humming_convert.findings import Findings
-from humming_convert.model.conform import ModelDtype, conform
+from humming_convert.model.conform import ModelDtype, check_range, conform
 from humming_convert.model.families import Family, expert_of, is_lm_head
 from humming_convert.model.fuse import FusedModel, fuse_model, groups_of, names_of, natural
 from humming_convert.model.options import ModelOptions
@@ -85,6 +85,9 @@ def standard_form(model: FusedModel, plain: Iterable[str], *, dtype: ModelDtype,
             if why is not None:
                 _warn(findings, layer.name, why)
     done_layers = sorted((conform(layer, dtype) for layer in out), key=lambda layer: natural(layer.name))
+    if read is not None:
+        for layer in done_layers:
+            check_range(layer, read, findings)
     names = names_of(model.family, done_layers, {*by_name, *floats}, ())
     return replace(model, layers=tuple(done_layers), vllm=names)
 
