@@ -106,8 +106,8 @@ class _Mapped:
         return whole[view.offset : view.offset + view.nbytes].view(view.numpy).reshape(view.shape)
 
 
-class _Pread:
-    """Each tensor is read into memory of its own: for file systems where mapping is slow or unsafe."""
+class Pread:
+    """Each tensor is read into memory of its own: for file systems where mapping is slow or unsafe. `fill` reads into the caller's memory."""
 
     def __init__(self) -> None:
         self._files = _Files()
@@ -115,10 +115,12 @@ class _Pread:
     def __call__(self, view: TensorView) -> NDArray[Any]:
         raw = np.empty(view.nbytes, np.uint8)
         if view.nbytes:
-            self._fill(view, raw.data)
+            self.fill(view, raw.data)
         return _frozen(raw.view(view.numpy).reshape(view.shape))
 
-    def _fill(self, view: TensorView, into: memoryview) -> None:
+    def fill(self, view: TensorView, into: memoryview) -> None:
+        """The bytes of a view (also of part of a tensor) into `into`, of the same length."""
+        assert len(into) == view.nbytes
         fd = self._files.descriptor(view)
         done = 0
         while done < view.nbytes:  # one call gives 2 GiB at most
@@ -133,7 +135,7 @@ class _Pread:
 
 def reader(io: Literal["mmap", "read"] = "mmap") -> Read:
     """A Read for `--io`. A view of part of a tensor (other offset, shape and nbytes) is read in the same way."""
-    return _Mapped() if io == "mmap" else _Pread()
+    return _Mapped() if io == "mmap" else Pread()
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -56,6 +56,11 @@ class TensorView:
             view = replace(view, shape=view.shape[1:], offset=view.offset + i * nbytes, nbytes=nbytes)
         return view
 
+    def rows(self, start: int, stop: int) -> TensorView:
+        """Entries start..stop of the first axis, as a view of its own."""
+        step = self.nbytes // self.shape[0]
+        return replace(self, shape=(stop - start, *self.shape[1:]), offset=self.offset + start * step, nbytes=(stop - start) * step)
+
     @property
     def numpy(self) -> np.dtype[Any]:
         return DTYPES[self.dtype]

@@ -22,7 +22,7 @@ class ShortRead(OSError):
 
 def as_bytes(array: NDArray[Any]) -> memoryview:
     """The raw bytes of an array; a copy only where it is not contiguous."""
-    return memoryview(np.ascontiguousarray(array).view(np.uint8).reshape(-1))
+    return np.ascontiguousarray(array).view(np.uint8).reshape(-1).data
 
 
 class OutputWriter:

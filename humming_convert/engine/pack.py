@@ -14,19 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_128
 
-from humming_convert import passes
-from humming_convert.checkpoint.tensors import DTYPES, Read
+from humming_convert.checkpoint.reading import Pread
+from humming_convert.checkpoint.tensors import DTYPES, Read, TensorView
 from humming_convert.engine.output import Arena, OutputWriter, as_bytes
 from humming_convert.layouts import WeightAux, pack_small, pack_weight
 from humming_convert.layouts.config import LayerRecipe
 from humming_convert.layouts.prepare import measure_e8m0_range
 from humming_convert.manifest.types import LayerResult, Proof
 from humming_convert.plan.types import PlainTensor, PlannedLayer, PlannedTensor
-from humming_convert.proof.roundtrip import ProofFailed, prove_small, prove_standard_weight, prove_weight
-from humming_convert.standard.expr import CodeBlock, Context, Weight
+from humming_convert.proof.failed import ProofFailed
+from humming_convert.proof.roundtrip import prove_small, prove_standard_weight, prove_weight
+from humming_convert.proof.stream import ExpertStream, streams
+from humming_convert.standard.expr import Context, Weight
 from humming_convert.standard.lossy import Meter
-
-SMALL = 1 << 22  # codes; below it the numpy reference is faster than loading compiled code
 
 
 class Stopped(Exception):
@@ -38,8 +38,15 @@ class Worker:
     """What one worker owns: a way to read, buffers, and the signal to stop."""
 
     read: Read
+    files: Pread
     arena: Arena
     stop: threading.Event
+
+    def fetch(self, slot: int, view: TensorView) -> NDArray[Any]:
+        """A stored tensor, or part of one, in this worker's own memory; the slot's last one is overwritten."""
+        raw = self.arena.take(f"source {slot}", view.nbytes)
+        self.files.fill(view, raw.data)
+        return raw.view(view.numpy).reshape(view.shape)
 
     def check(self) -> None:
         if self.stop.is_set():
@@ -57,7 +64,7 @@ def write_tensor(writer: OutputWriter, tensor: PlannedTensor, value: NDArray[Any
     )
     writer.write(as_bytes(value), tensor.offset)
     back = np.empty(tensor.nbytes, np.uint8)
-    writer.read_back(memoryview(back), tensor.offset)
+    writer.read_back(back.data, tensor.offset)
     return back.view(value.dtype).reshape(value.shape)
 
 
@@ -100,45 +107,37 @@ def _write_packed_weight(
     """Packs, writes, reads back and proves expert by expert; returns the digest of the whole tensor, taken in the proof's read."""
     tensor, digest = planned.outputs["weight"], xxh3_128()
     step = tensor.nbytes // (weight.experts or 1)
+    compiled = streams(recipe, weight)
     for expert in range(weight.experts or 1):
-        worker.check()
-        blocks = weight.of_expert(expert)
-        out = worker.arena.take("packed", step)
-        words, mine = out.view(np.uint32), aux.of_expert(expert)
-        codes: NDArray[np.uint8] | None = None
-        if _compiled(recipe, blocks, weight):
-            stored = [worker_read(worker, i, block) for i, (_, block) in enumerate(blocks)]
-            for (row, block), source in zip(blocks, stored, strict=True):
-                passes.pack_block(
-                    recipe.weight, packing=block.packing, stored=source, n=block.n, k=block.k, row=row, out=words, aux=mine.array
-                )
-            passes.fill_padding(recipe.weight, words, mine.array)
+        mine, at = aux.of_expert(expert), tensor.offset + expert * step
+        if compiled:
+            _stream(ExpertStream(planned, recipe.weight, weight, expert, mine, worker.fetch), writer, at, digest, worker)
         else:
-            stored = None
-            codes = weight.expert_codes(context, expert)
-            words[:] = pack_weight(recipe.weight, codes, mine).view(np.uint32).reshape(-1)
-        at = tensor.offset + expert * step
-        writer.write(memoryview(out), at)
-        out[:] = 0  # what is proven below comes from the file
-        writer.read_back(memoryview(out), at)
-        digest.update(memoryview(out))
-        prove_weight(planned, recipe, blocks, expert, words, mine, stored, codes, context)
+            worker.check()
+            words = pack_weight(recipe.weight, weight.expert_codes(context, expert), mine).view(np.uint32).reshape(-1)
+            writer.write(as_bytes(words), at)
+            back = np.empty(words.shape, np.uint32)
+            writer.read_back(as_bytes(back), at)
+            digest.update(as_bytes(back))
+            prove_weight(planned, recipe, weight, expert, back, mine, weight.expert_codes(context, expert))
         if mine.offsets is not None and mine.offsets.any():
             # rare: groups more than 2^11 below the largest of their row; the step is named by what it did
-            measure_e8m0_range(recipe, weight.expert_codes(context, expert) if codes is None else codes, mine, context.meter)
+            measure_e8m0_range(recipe, weight.expert_codes(context, expert), mine, context.meter)
     return "xxh3:" + digest.hexdigest()
 
 
-def _compiled(recipe: LayerRecipe, blocks: tuple[tuple[int, CodeBlock], ...], weight: Weight) -> bool:
-    """Whether every block has a compiled pass, and the layer is worth it."""
-    if weight.n * weight.k * (weight.experts or 1) < SMALL:
-        return False
-    return all(b.straight and passes.supported(recipe.weight, b.packing, b.bits, b.n, b.k) for _, b in blocks)
-
-
-def worker_read(worker: Worker, slot: int, block: CodeBlock) -> NDArray[Any]:
-    """The stored array of a block."""
-    return worker.read(block.view.at(block.index))
+def _stream(stream: ExpertStream, writer: OutputWriter, at: int, digest: Any, worker: Worker) -> None:
+    """One expert window by window: pack, write, read back through the file, digest, prove, while all of it is in the cache."""
+    for step in stream.steps():
+        worker.check()
+        words = worker.arena.take("packed", 4 * step.window.words).view(np.uint32)
+        raw, offset = as_bytes(words), at + 4 * step.window.first
+        stream.pack(step, words)
+        writer.write(raw, offset)
+        writer.read_back(raw, offset)
+        digest.update(raw)
+        stream.prove(step, words)
+    stream.finish()
 
 
 def _write_standard_weight(planned: PlannedLayer, weight: Weight, writer: OutputWriter, context: Context, worker: Worker) -> str:
@@ -151,7 +150,7 @@ def _write_standard_weight(planned: PlannedLayer, weight: Weight, writer: Output
         at = tensor.offset + expert * step
         writer.write(as_bytes(value), at)
         back = np.empty(value.shape, value.dtype)
-        writer.read_back(memoryview(back.view(np.uint8).reshape(-1)), at)
+        writer.read_back(as_bytes(back), at)
         digest.update(as_bytes(back))
         prove_standard_weight(planned, weight, expert, back, context)
     return "xxh3:" + digest.hexdigest()
@@ -163,5 +162,5 @@ def copy_plain(plain: PlainTensor, writer: OutputWriter, worker: Worker) -> Mete
     value = plain.expr.evaluate(Context(read=worker.read, meter=meter))
     back = write_tensor(writer, plain.output, value)
     if as_bytes(back) != as_bytes(value):
-        raise ProofFailed(plain.output.name, None, f"{plain.output.name}: the file does not hold what was written")
+        raise ProofFailed(plain, "", f"{plain.output.name}: the file does not hold what was written")
     return meter

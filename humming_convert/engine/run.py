@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from humming_convert.checkpoint.reading import SourceChanged, content_digest, reader, snapshot, source_digest, unchanged
+from humming_convert.checkpoint.reading import Pread, SourceChanged, content_digest, snapshot, source_digest, unchanged
 from humming_convert.engine.folder import Occupied, Workspace, fsync_folder, workspace
 from humming_convert.engine.journal import Journal, differences, fields
 from humming_convert.engine.output import Arena, OutputWriter
@@ -201,7 +201,8 @@ def _write_files(
 
     def work(file: OutputFile) -> None:
         if not hasattr(local, "worker"):
-            local.worker = Worker(read=reader("read"), arena=Arena(), stop=stop)
+            files = Pread()
+            local.worker = Worker(read=files, files=files, arena=Arena(), stop=stop)
         result = _write_file(file, by_file[file.name], space.partial / file.name, local.worker, counter)
         with lock:
             done[file.name] = result

@@ -18,6 +18,7 @@ from humming_convert.findings import Finding, Findings
 from humming_convert.formats.checks import run_checks
 from humming_convert.formats.registry import Reading, read_layers
 from humming_convert.formats.source import Source
+from humming_convert.model.check import check_tied_head
 from humming_convert.model.fuse import FusedModel, fuse_model
 from humming_convert.model.options import ModelOptions
 from humming_convert.model.standard_form import standard_model
@@ -128,6 +129,7 @@ def _model(
         dtype=request.dtype,
         scale_dtype=request.scale_dtype,
     )
+    check_tied_head(checkpoint, None if headers_only else read, findings)
     if request.standard:
         return standard_model(checkpoint, layers, plain, options, read=None if headers_only else read, findings=findings)
     return fuse_model(checkpoint, layers, plain, options, findings=findings)

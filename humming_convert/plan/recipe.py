@@ -12,7 +12,7 @@ from humming_convert.checkpoint.tensors import Read
 from humming_convert.findings import Findings, Refused
 from humming_convert.layouts import resolve
 from humming_convert.layouts.config import LayerRecipe
-from humming_convert.model.conform import conform
+from humming_convert.model.conform import check_range, conform
 from humming_convert.plan.answer import answer_questions
 from humming_convert.plan.types import PlannedLayer, PlannedTensor, Request, planned_tensor
 from humming_convert.standard.forms import InputForm, WeightForm
@@ -53,6 +53,8 @@ def plan_packed(layer: StandardLayer, vllm: str | None, packing: Packing) -> Pla
     if layer.form.scale.kind == "block" and not _compatible(layer.form, form_input, packing):
         layer = to_rows(layer)  # conform names the lossy step block-to-rows
     layer = conform(layer, request.dtype, request.scale_dtype)
+    if not packing.headers_only:
+        check_range(layer, packing.read, findings)
     settled = _settle(layer, form_input, packing)
     if settled is None:
         return None

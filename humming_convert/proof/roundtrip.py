@@ -6,46 +6,28 @@ shares nothing with the packing code. Facts: architecture.md 1, 5, 6.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from humming_convert import passes
 from humming_convert.checkpoint.tensors import TensorView
-from humming_convert.findings import Finding
 from humming_convert.layouts import WeightAux, pack_small, unpack_weight
 from humming_convert.layouts.address import sample_codes
 from humming_convert.layouts.config import LayerRecipe
 from humming_convert.layouts.weights import map_codes, unmap_codes
 from humming_convert.plan.types import PlannedLayer
-from humming_convert.standard.expr import CodeBlock, Context, Weight
+from humming_convert.proof.failed import ProofFailed
+from humming_convert.proof.stream import SEED, ExpertStream, streams
+from humming_convert.standard.expr import Context, Weight
 from humming_convert.standard.lossy import Meter
 from humming_convert.standard.packing import stream_unpack
 
-SAMPLES = 64  # rows and columns whose codes are read by address in every expert
-SEED = 0x48554D  # of the sampled places: the same run reads the same places
+SAMPLES = 32  # rows and columns whose codes are read by address in every expert
 
 Codes = NDArray[np.uint8]
-
-
-class ProofFailed(Exception):
-    """What was written does not say what the source says: a bug, or a machine that cannot be trusted. Exit code 4."""
-
-    def __init__(self, planned: PlannedLayer, role: str, message: str) -> None:
-        tensor = planned.outputs[role]
-        self.finding = Finding(
-            severity="error",
-            code="proof-failed",
-            layer=planned.layer.name,
-            tensor=tensor.name,
-            file=tensor.file,
-            message=message,
-            advice="convert again; if it comes back, check the machine's memory and disk, and report it",
-        )
-        super().__init__(str(self.finding))
 
 
 def prove_layer(planned: PlannedLayer, written: Mapping[str, TensorView], context: Context) -> None:
@@ -55,18 +37,27 @@ def prove_layer(planned: PlannedLayer, written: Mapping[str, TensorView], contex
     back = {role: context.read(view) for role, view in written.items() if role != "weight"}
     weight = layer.tensors["weight"]
     assert isinstance(weight, Weight)
+
+    def words_of(expert: int) -> NDArray[Any]:
+        return context.read(written["weight"].at((expert,) if weight.experts is not None else ()))
+
     if planned.recipe is None:
         prove_small(planned, small, back)
         for expert in range(weight.experts or 1):
-            index = (expert,) if weight.experts is not None else ()
-            prove_standard_weight(planned, weight, expert, context.read(written["weight"].at(index)), context)
+            prove_standard_weight(planned, weight, expert, words_of(expert), context)
         return
     packed, aux = pack_small(planned.recipe, small, Meter())
     prove_small(planned, packed, back)
+    compiled = streams(planned.recipe, weight)
     for expert in range(weight.experts or 1):
-        index = (expert,) if weight.experts is not None else ()
-        words = np.ascontiguousarray(context.read(written["weight"].at(index))).view(np.uint32).reshape(-1)
-        prove_weight(planned, planned.recipe, weight.of_expert(expert), expert, words, aux.of_expert(expert), None, None, context)
+        words = np.ascontiguousarray(words_of(expert)).view(np.uint32).reshape(-1)
+        if not compiled:
+            prove_weight(planned, planned.recipe, weight, expert, words, aux.of_expert(expert), weight.expert_codes(context, expert))
+            continue
+        stream = ExpertStream(planned, planned.recipe.weight, weight, expert, aux.of_expert(expert), lambda _, view: context.read(view))
+        for step in stream.steps():
+            stream.prove(step, words[step.window.first : step.window.first + step.window.words])
+        stream.finish()
 
 
 def prove_small(planned: PlannedLayer, want: Mapping[str, NDArray[Any]], back: Mapping[str, NDArray[Any]]) -> None:
@@ -86,79 +77,34 @@ def _bytes(array: NDArray[Any]) -> bytes:
 def prove_weight(
     planned: PlannedLayer,
     recipe: LayerRecipe,
-    blocks: Sequence[tuple[int, CodeBlock]],
+    weight: Weight,
     expert: int,
     words: NDArray[np.uint32],
     aux: WeightAux,
-    stored: Sequence[NDArray[Any]] | None,
-    codes: Codes | None,
-    context: Context,
+    codes: Codes,
 ) -> None:
-    """One expert. words: flat, as read from the file. stored: the blocks' source arrays, where a compiled pass made the words;
-    codes: standard codes [n, k], where the reference did; both None: codes are read again."""
-    if stored is not None:
-        compared = 0
-        for (row, block), source in zip(blocks, stored, strict=True):
-            bad = passes.prove_block(
-                recipe.weight, packing=block.packing, stored=source, n=block.n, k=block.k, row=row, written=words, aux=aux.array
-            )
-            if bad is not None:
-                raise ProofFailed(planned, "weight", f"{_where(block, expert)}: {bad}")
-            compared += block.n * block.k
-        assert compared == recipe.weight.n * recipe.weight.k, (planned.layer.name, compared)
-        prove_places(planned, recipe, blocks, expert, words, aux, context, None)
-        return
-    if codes is None:
-        codes = np.concatenate([b.codes(context) for _, b in blocks])
-    have = unpack_weight(recipe.weight, words.view("<i4").reshape(recipe.weight.shape), aux)
+    """One expert by the numpy reference. words: flat, as read from the file; codes: of the source, standard [n, k]."""
+    w = recipe.weight
+    have = unpack_weight(w, words.view("<i4").reshape(w.shape), aux)
     want = codes
-    if "fused_e8m0" in recipe.weight.maps or "e0m_to_int" in recipe.weight.maps:
+    if "fused_e8m0" in w.maps or "e0m_to_int" in w.maps:
         # not one to one: what the named lossy step makes of the source's codes (and -0, which has no counterpart)
-        want = unmap_codes(recipe.weight, map_codes(recipe.weight, codes, aux), aux)
+        want = unmap_codes(w, map_codes(w, codes, aux), aux)
     if not np.array_equal(have, want):
         n, k = (int(x[0]) for x in np.nonzero(have != want))
-        row, block = next((r, b) for r, b in blocks if r <= n < r + b.n)
+        row, block = next((r, b) for r, b in weight.of_expert(expert) if r <= n < r + b.n)
         count = int((have != want).sum())
-        raise ProofFailed(
-            planned, "weight", f"{_where(block, expert)}: code at n={n - row} k={k} is {have[n, k]}, want {want[n, k]}; {count} differ"
-        )
-    prove_places(planned, recipe, blocks, expert, words, aux, context, codes)
-
-
-def _where(block: CodeBlock, expert: int) -> str:
-    return f"{block.part} (expert {expert})" if block.index else block.part
-
-
-def prove_places(
-    planned: PlannedLayer,
-    recipe: LayerRecipe,
-    blocks: Sequence[tuple[int, CodeBlock]],
-    expert: int,
-    words: NDArray[np.uint32],
-    aux: WeightAux,
-    context: Context,
-    codes: Codes | None,
-) -> None:
-    """Codes at sampled places, read by the address formula, against the source's. codes: None where they would be read for this alone;
-    then a few rows of each block are."""
-    w = recipe.weight
+        where = f"{block.part}: code at n={n - row} k={k}"
+        raise ProofFailed(planned, "weight", f"{where} is {have[n, k]}, want {want[n, k]}; {count} differ")
     dice = np.random.default_rng(SEED + expert)
-    rows = np.unique(dice.integers(0, w.n, SAMPLES))
-    columns = np.unique(dice.integers(0, w.k, SAMPLES))
-    if codes is not None:
-        source = codes[rows]
-    else:
-        source = np.empty((len(rows), w.k), np.uint8)
-        for row, block in blocks:
-            mine = (rows >= row) & (rows < row + block.n)
-            if mine.any():
-                source[mine] = block.some_codes(context, rows[mine] - row)
-    n, k = (x.reshape(-1) for x in np.meshgrid(rows, columns, indexing="ij"))
-    placed = sample_codes(w, words, n, k).reshape(len(rows), len(columns))
-    wanted = _mapped_rows(recipe, source, rows, aux)[:, columns]
+    rows, columns = np.unique(dice.integers(0, w.n, SAMPLES)), np.unique(dice.integers(0, w.k, SAMPLES))
+    n_at, k_at = (x.reshape(-1) for x in np.meshgrid(rows, columns, indexing="ij"))
+    placed = sample_codes(w, words, n_at, k_at).reshape(len(rows), len(columns))
+    wanted = _mapped_rows(recipe, codes[rows], rows, aux)[:, columns]
     if not np.array_equal(placed, wanted):
         i, j = (int(x[0]) for x in np.nonzero(placed != wanted))
-        raise ProofFailed(planned, "weight", f"by address, the code at n={rows[i]} k={columns[j]} is {placed[i, j]}, want {wanted[i, j]}")
+        where = f"by address, the code at n={rows[i]} k={columns[j]}"
+        raise ProofFailed(planned, "weight", f"{where} is {placed[i, j]}, want {wanted[i, j]}")
 
 
 def _mapped_rows(recipe: LayerRecipe, codes: Codes, rows: NDArray[np.intp], aux: WeightAux) -> Codes:
@@ -175,4 +121,4 @@ def prove_standard_weight(planned: PlannedLayer, weight: Weight, expert: int, ba
         have = stream_unpack(np.ascontiguousarray(back[row : row + block.n]), weight.bits, weight.k)
         if not np.array_equal(have, want):
             n, k = (int(x[0]) for x in np.nonzero(have != want))
-            raise ProofFailed(planned, "weight", f"{_where(block, expert)}: code at n={n} k={k} is {have[n, k]}, want {want[n, k]}")
+            raise ProofFailed(planned, "weight", f"{block.part}: code at n={n} k={k} is {have[n, k]}, want {want[n, k]}")

@@ -23,7 +23,8 @@ from humming_convert.manifest.digests import manifest_digest
 from humming_convert.plan.build import make_plan
 from humming_convert.plan.fingerprint import options_of, request_of
 from humming_convert.plan.types import Plan
-from humming_convert.proof.roundtrip import ProofFailed, prove_layer
+from humming_convert.proof.failed import ProofFailed
+from humming_convert.proof.roundtrip import prove_layer
 from humming_convert.standard.expr import Context
 from humming_convert.standard.lossy import Meter
 

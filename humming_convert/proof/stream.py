@@ -1,0 +1,200 @@
+"""An expert's weight in windows: the stored words that a window needs, packed by compiled passes, and proven from what the file holds.
+
+The engine packs, writes, reads back and proves window by window while it is in the cache; `verify` only proves.
+In: a WeightRecipe and the weight's blocks.  Out: words; the first difference as a ProofFailed.
+Facts: architecture.md 5, 6; passes_cpu.md 3 (windows of 256 KB to 4 MB are equally fast).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from humming_convert import passes
+from humming_convert.checkpoint.tensors import TensorView
+from humming_convert.layouts import WeightAux
+from humming_convert.layouts.address import addresses
+from humming_convert.layouts.config import LayerRecipe
+from humming_convert.layouts.recipe import WeightRecipe
+from humming_convert.layouts.weights import map_codes
+from humming_convert.plan.types import PlannedLayer
+from humming_convert.proof.failed import ProofFailed
+from humming_convert.standard.expr import CodeBlock, Weight
+from humming_convert.standard.packing import PACKINGS
+
+WINDOW = 1 << 18  # packed words (1 MB) at a time: source, packed words and what proves them stay in L2
+SAMPLED = 4  # windows of a tensor whose places are also read by the address formula
+SAMPLES = 16  # rows and columns of each part in such a window
+SMALL = 1 << 22  # codes of a layer; below it the numpy reference is faster than loading compiled code
+SEED = 0x48554D  # of the sampled places: the same run reads the same places
+
+Words = NDArray[np.uint32]
+Fetch = Callable[[int, TensorView], NDArray[Any]]
+"""(slot, view) -> the view's array. What a slot held before may be overwritten."""
+
+
+def streams(recipe: LayerRecipe, weight: Weight) -> bool:
+    """Whether every block has a compiled pass, and the layer is worth loading it."""
+    if weight.n * weight.k * (weight.experts or 1) < SMALL:
+        return False
+    return all(b.straight and passes.supported(recipe.weight, b.packing, b.bits, b.n, b.k) for b in weight.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a block in a window. row, column: of its first code in the layer; stored: its words."""
+
+    block: CodeBlock
+    stored: NDArray[Any]
+    n: int
+    k: int
+    row: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A window and the parts that fill it. `sampled`: its places are read by address too."""
+
+    window: passes.Window
+    parts: tuple[Part, ...]
+    sampled: bool
+
+
+@dataclass(slots=True)
+class ExpertStream:
+    """One expert of a layer. aux: of this expert."""
+
+    planned: PlannedLayer
+    recipe: WeightRecipe
+    weight: Weight
+    expert: int
+    aux: WeightAux
+    fetch: Fetch
+    compared: int = 0
+
+    def steps(self) -> Iterator[Step]:
+        """The windows in the order of the output's bytes; each step's stored words are valid until the next."""
+        blocks = self.weight.of_expert(self.expert)
+        whole: dict[int, NDArray[Any]] = {}
+        windows = list(passes.windows(self.recipe, WINDOW))
+        sampled = self._sampled(len(windows))
+        for number, window in enumerate(windows):
+            parts = [p for slot, (row, block) in enumerate(blocks) if (p := self._part(slot, row, block, window, whole)) is not None]
+            yield Step(window, tuple(parts), number in sampled)
+
+    def _sampled(self, windows: int) -> set[int]:
+        """Which windows of this expert are sampled: about SAMPLED in all of the tensor, the first and the last expert among them."""
+        experts = self.weight.experts or 1
+        every = max(experts // SAMPLED, 1)
+        if self.expert % every and self.expert != experts - 1:
+            return set()
+        count = max(SAMPLED // experts, 1)
+        dice = np.random.default_rng(SEED + self.expert)
+        return {*dice.integers(0, windows, count).tolist(), *((windows - 1,) if self.expert in (0, experts - 1) else ())}
+
+    def _part(self, slot: int, row: int, block: CodeBlock, w: passes.Window, whole: dict[int, NDArray[Any]]) -> Part | None:
+        r0, r1 = max(w.n0 - row, 0), min(w.n1 - row, block.n)
+        c0, c1 = w.k0, min(w.k1, block.k)
+        if r0 >= r1 or c0 >= c1:
+            return None
+        view = block.view.at(block.index)
+        every_row = (r0, r1) == (0, block.n)
+        if block.packing in ("gptq", "awq") and every_row and len(view.shape) == 2:
+            words = 32 // block.bits if block.packing == "gptq" and 32 % block.bits == 0 else None
+            first, last = (c0, c1) if block.packing == "awq" else (c0 * block.bits // 32, -(-c1 * block.bits // 32))
+            assert words is None or c0 % words == 0
+            stored = self.fetch(slot, view.rows(first, last))
+        elif block.packing in ("rows", "signed_rows") and (c0, c1) == (0, block.k) and view.shape[0] == block.n:
+            stored = self.fetch(slot, view.rows(r0, r1))
+        else:
+            if slot not in whole:
+                whole[slot] = self.fetch(slot, view)
+            stored = passes.slice_block(block.packing, block.bits, whole[slot], block.n, (r0, r1), (c0, c1))
+        return Part(block, stored, r1 - r0, c1 - c0, row + r0, c0)
+
+    def pack(self, step: Step, words: Words) -> None:
+        """Fills the window's words."""
+        for p in step.parts:
+            passes.pack_block(
+                self.recipe,
+                packing=p.block.packing,
+                stored=p.stored,
+                n=p.n,
+                k=p.k,
+                row=p.row,
+                column=p.column,
+                out=words,
+                aux=self.aux.array,
+                first=step.window.first,
+            )
+        passes.fill_padding(self.recipe, words, self.aux.array, step.window)
+
+    def prove(self, step: Step, words: Words) -> None:
+        """The window's words, as the file holds them, against the source. Raises ProofFailed."""
+        for p in step.parts:
+            bad = passes.prove_block(
+                self.recipe,
+                packing=p.block.packing,
+                stored=p.stored,
+                n=p.n,
+                k=p.k,
+                row=p.row,
+                column=p.column,
+                written=words,
+                aux=self.aux.array,
+                first=step.window.first,
+            )
+            if bad is not None:
+                raise ProofFailed(self.planned, "weight", f"{p.block.part}: {bad}")
+            self.compared += p.n * p.k
+        bad = passes.prove_padding(self.recipe, words, self.aux.array, step.window)
+        if bad is not None:
+            raise ProofFailed(self.planned, "weight", f"padding: {bad}")
+        if step.sampled:
+            for p in step.parts:
+                self._prove_places(p, step.window, words)
+
+    def finish(self) -> None:
+        """Every code was compared: a pass and its proof that skip the same codes must not agree about it (passes_cpu.md 4.7)."""
+        if self.compared != self.recipe.n * self.recipe.k:
+            raise ProofFailed(self.planned, "weight", f"{self.compared} of {self.recipe.n * self.recipe.k} codes were compared")
+
+    def _prove_places(self, p: Part, w: passes.Window, words: Words) -> None:
+        """Some codes of a part, by the address formula of layouts.md 5.2, against the numpy reader of its packing."""
+        dice = np.random.default_rng(SEED + p.row + p.column)
+        rows, columns = np.unique(dice.integers(0, p.n, SAMPLES)), np.unique(dice.integers(0, p.k, SAMPLES))
+        wanted = self._mapped(_some_codes(p, rows), rows + p.row, p.column)[:, columns]
+        n, k = (x.reshape(-1) for x in np.meshgrid(rows + p.row, columns + p.column, indexing="ij"))
+        at, bit = addresses(self.recipe, n, k)
+        taken = words[at - w.first] >> bit.astype(np.uint32) & 1
+        placed = (taken << np.arange(self.recipe.bits, dtype=np.uint32)).sum(axis=1).astype(np.uint8).reshape(wanted.shape)
+        if not np.array_equal(placed, wanted):
+            i, j = (int(x[0]) for x in np.nonzero(placed != wanted))
+            where = f"{p.block.part}: by address, the code at n={rows[i]} k={columns[j] + p.column}"
+            raise ProofFailed(self.planned, "weight", f"{where} is {placed[i, j]}, want {wanted[i, j]}")
+
+    def _mapped(self, codes: NDArray[np.uint8], rows: NDArray[np.intp], column: int) -> NDArray[np.uint8]:
+        """Codes of some rows [m, k] from `column` on, as they are placed."""
+        group = self.recipe.group
+        some = replace(self.recipe, n=codes.shape[0], k=codes.shape[1], pad_n=0, pad_k=0)
+
+        def cut(x: NDArray[np.uint8] | None) -> NDArray[np.uint8] | None:
+            return None if x is None else x[rows][:, column // group if group else 0 :]
+
+        return map_codes(some, codes, WeightAux(zero=cut(self.aux.zero), offsets=cut(self.aux.offsets)))
+
+
+def _some_codes(p: Part, rows: NDArray[np.intp]) -> NDArray[np.uint8]:
+    """[len(rows), k]: codes of some rows of a part, by the numpy reader of its packing."""
+    unpack, bits = PACKINGS[p.block.packing], p.block.bits
+    if p.block.packing == "gptq":
+        return unpack(np.ascontiguousarray(p.stored.view("<i4")[:, rows]), bits, len(rows), p.k)
+    if p.block.packing == "awq":
+        words = np.ascontiguousarray(p.stored.view("<i4")[:, rows // 8])
+        return np.ascontiguousarray(unpack(words, bits, 8 * len(rows), p.k).reshape(len(rows), 8, p.k)[np.arange(len(rows)), rows % 8])
+    return unpack(np.ascontiguousarray(p.stored.reshape(p.n, -1)[rows]), bits, len(rows), p.k)
