@@ -23,15 +23,6 @@ INPUT_ROLES = ("input_scale", "input_scale_2")
 
 
 # ------------------------------------------------------------------ operations
-@operation("spread_parts")
-def _spread_parts(x: Array, stack_n: tuple[int, ...], experts: int | None) -> Array:
-    """One value a part ([q], [E, q] or [E]; or one for all parts) as one a row: [n], with experts [E, n]."""
-    values = x.reshape(experts or 1, -1)
-    values = np.broadcast_to(values, (values.shape[0], len(stack_n))) if values.shape[1] == 1 else values
-    out = np.repeat(values, stack_n, axis=1)
-    return out if experts is not None else out[0]
-
-
 @operation("concat_zero_words")
 def _concat_zero_words(*args: Any) -> Array:
     """Zero point words of parts whose rows do not fill whole words, as words of all rows. Last arguments: bits, rows of every part."""

@@ -10,8 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import gcd
+from typing import Any
 
-from humming_convert.standard.expr import Expr, apply
+import numpy as np
+from numpy.typing import NDArray
+
+from humming_convert.standard.expr import Expr, apply, operation
 from humming_convert.standard.forms import ScaleForm
 from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.rewrite import absorb_zero_point, explicit_zero_point, regroup, to_rows, widen
@@ -19,6 +23,18 @@ from humming_convert.standard.rewrite import absorb_zero_point, explicit_zero_po
 SMALLEST_GROUP = 16  # layouts.md 10.1, rule 8
 PLAIN_SCALES = ("float16", "bfloat16", "float32")
 Zeros = str  # "explicit": symmetric parts get a zero point 2^(b-1); "absorb": asymmetric parts lose theirs (one bit more)
+
+
+Array = NDArray[Any]
+
+
+@operation("spread_parts")
+def _spread_parts(x: Array, stack_n: tuple[int, ...], experts: int | None) -> Array:
+    """One value a part ([q], [E, q] or [E]; or one for all parts) as one a row: [n], with experts [E, n]."""
+    values = x.reshape(experts or 1, -1)
+    values = np.broadcast_to(values, (values.shape[0], len(stack_n))) if values.shape[1] == 1 else values
+    out = np.repeat(values, stack_n, axis=1)
+    return out if experts is not None else out[0]
 
 
 @dataclass(frozen=True, slots=True)

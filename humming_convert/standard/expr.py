@@ -209,7 +209,7 @@ class Cast:
     def evaluate(self, context: Context) -> Array:
         before = self.arg.evaluate(context)
         after = cast_values(before, self.dtype)
-        context.meter.record(self.step, self.tensor, before.astype(np.float64), after.astype(np.float64))
+        context.meter.record(self.step, self.tensor, before, after)
         return after
 
 

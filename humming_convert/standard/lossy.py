@@ -41,6 +41,9 @@ STEPS: dict[str, Step] = {
 }
 
 
+CHUNK = 1 << 15  # numbers measured at a time
+
+
 @dataclass(slots=True)
 class Measure:
     """How far a step moved the values of one tensor: `count` of changed elements, largest absolute and relative change."""
@@ -61,15 +64,25 @@ class Meter:
     def record(self, step: str, tensor: str, before: NDArray[Any], after: NDArray[Any]) -> None:
         """before, after: values (any float dtype), same shape. Equal arrays leave no trace."""
         assert step in STEPS, step
-        a, b = np.asarray(before, np.float64), np.asarray(after, np.float64)
-        moved = ~((a == b) | (np.isnan(a) & np.isnan(b)))
-        if not moved.any():
+        a, b = np.asarray(before).reshape(-1), np.asarray(after).reshape(-1)
+        measure = Measure(step, tensor)
+        for start in range(0, a.size, CHUNK):  # in pieces that stay in the cache: the float64 copies are the cost
+            _add(measure, a[start : start + CHUNK].astype(np.float64), b[start : start + CHUNK].astype(np.float64))
+        if measure.count:
+            m = self.found.setdefault((step, tensor), Measure(step, tensor))
+            m.count += measure.count
+            m.max_abs, m.max_rel = max(m.max_abs, measure.max_abs), max(m.max_rel, measure.max_rel)
+
+
+def _add(m: Measure, a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
+    """Adds the changes from a to b. NaN that stays NaN is none; a change from 0 or to an infinity has no relative size."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = np.abs(b - a)
+        moved = ~((change == 0) | (a == b) | ((a != a) & (b != b)))
+        count = int(np.count_nonzero(moved))
+        if not count:
             return
-        with np.errstate(divide="ignore", invalid="ignore"):
-            change = np.abs(b - a)[moved]
-            rel = change / np.abs(a[moved])
-        m = self.found.setdefault((step, tensor), Measure(step, tensor))
-        m.count += int(moved.sum())
-        m.max_abs = max(m.max_abs, float(change.max()))
-        finite = rel[np.isfinite(rel)]
-        m.max_rel = max(m.max_rel, float(finite.max()) if finite.size else 0.0)
+        m.count += count
+        m.max_abs = max(m.max_abs, float(np.where(moved, change, 0.0).max()))
+        rel = np.where(moved, change / np.abs(a), 0.0)
+        m.max_rel = max(m.max_rel, float(np.where(np.isfinite(rel), rel, 0.0).max()))
