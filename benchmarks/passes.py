@@ -1,15 +1,15 @@
 """GB/s of source bytes of each compiled pass and its proof, beside a memory copy in the same run.
 
-    python benchmarks/passes.py [--mb 64] [--threads 1 2] [--only gptq] [--repeats 7] [--cpu]
+    python benchmarks/passes.py [--mb 64] [--threads 1 2] [--only gptq] [--repeats 7] [--window WORDS] [--cpu]
 
 One line a pass: source packing and bits, layout, maps; seconds to compile both kernels when nothing is cached (0: cached); then, for
-each number of threads, copy, pass and proof. Blocks are windows of 512 KB to 1 MB of packed words, as the engine works.
+each number of threads, copy, pass and proof, the best of the repeats. A thread copies, packs and proves window by window into one
+buffer that stays in cache.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import threading
 import time
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "passes")]
 
@@ -64,28 +65,35 @@ PASSES: tuple[tuple[str, int, int, Place, tuple[CodeMap, ...], dict[str, Any]], 
 )
 
 
-def rate(work: Callable[[int], None], count: int, nbytes: int, threads: int, repeats: int, clock: Callable[[], float]) -> float:
-    """work(i) for i < count, spread over threads: GB/s."""
+Work = Callable[[int, int], None]  # (window, thread)
 
-    def once() -> float:
-        def some(t: int) -> None:
+
+def rates(works: tuple[Work, ...], count: int, nbytes: int, threads: int, repeats: int, clock: Callable[[], float]) -> list[float]:
+    """GB/s of each work. A thread does all works on one window, then on its next; their times are added up apart."""
+    best = [float("inf")] * len(works)
+    for _ in range(repeats):
+        spent = np.zeros((threads, len(works)))
+
+        def some(t: int, spent: NDArray[np.float64] = spent) -> None:
             for i in range(t, count, threads):
-                work(i)
+                for j, work in enumerate(works):
+                    start = clock()
+                    work(i, t)
+                    spent[t, j] += clock() - start
 
         pool = [threading.Thread(target=some, args=(t,)) for t in range(threads)]
-        if clock is time.thread_time:
-            start = clock()
-            some(0)
-            return clock() - start
-        start = clock()
         for x in pool:
             x.start()
         for x in pool:
             x.join()
-        return clock() - start
+        best = [min(a, b) for a, b in zip(best, spent.sum(0) / threads)]
+    return [nbytes / x / 1e9 for x in best]
 
-    once()
-    return nbytes / statistics.median(once() for _ in range(repeats)) / 1e9
+
+def aligned(words: int) -> NDArray[np.uint32]:
+    room = np.zeros(words + 16, np.uint32)
+    skip = -room.__array_interface__["data"][0] % 64 // 4
+    return room[skip : skip + words]
 
 
 def source(packing: str, bits: int, k: int, raw: np.ndarray) -> np.ndarray:
@@ -107,6 +115,7 @@ def measure(
     threads: list[int],
     repeats: int,
     clock: Callable[[], float],
+    window: int,
 ) -> str:
     k = (mb << 20) * 8 // bits // N // 512 * 512
     more = dict(more)
@@ -119,10 +128,7 @@ def measure(
     stored = source(packing, bits, k, raw)
     values = aux_for(maps, bits, N, k, r.group, 0, top=top)
     aux = None if values is None else passes.Aux(values)
-    room = np.zeros(nbytes // 4 + 16, np.uint32)
-    skip = -room.__array_interface__["data"][0] % 64 // 4
-    out = room[skip : skip + nbytes // 4]
-    windows = list(passes.windows(r, WINDOW_WORDS))
+    windows = list(passes.windows(r, window))
     parts = [passes.slice_block(packing, bits, stored, N, (w.n0, w.n1), (w.k0, w.k1)) for w in windows]
 
     def arguments(i: int) -> dict[str, Any]:
@@ -138,23 +144,27 @@ def measure(
             "first": w.first,
         }
 
-    def pack(i: int) -> None:
-        passes.pack_block(r, out=out[windows[i].first : windows[i].first + windows[i].words], **arguments(i))
+    longest = max(w.words for w in windows)
+    buffers = [aligned(longest) for _ in range(max(threads))]  # as the engine's: one a thread, used again and again
 
-    def prove(i: int) -> None:
-        assert passes.prove_block(r, written=out[windows[i].first : windows[i].first + windows[i].words], **arguments(i)) is None
+    def pack(i: int, t: int) -> None:
+        passes.pack_block(r, out=buffers[t][: windows[i].words], **arguments(i))
 
-    def copy(i: int) -> None:
-        step = nbytes // len(windows)
-        np.copyto(out.view(np.uint8)[i * step : (i + 1) * step], raw[i * step : (i + 1) * step])
+    def prove(i: int, t: int) -> None:
+        assert passes.prove_block(r, written=buffers[t][: windows[i].words], **arguments(i)) is None
 
+    def copy(i: int, t: int) -> None:
+        np.copyto(buffers[t][: windows[i].words].view(np.uint8), flat[windows[i].first * 4 : (windows[i].first + windows[i].words) * 4])
+
+    flat = raw.reshape(-1)
     start = time.perf_counter()
-    pack(0)
-    prove(0)
+    pack(0, 0)
+    prove(0, 0)
     cold = time.perf_counter() - start
     cells = ""
     for t in threads:
-        cells += " |" + "".join(f"{rate(work, len(windows), nbytes, t, repeats, clock):6.1f}" for work in (copy, pack, prove))
+        again = rates((copy,), len(windows), nbytes, t, repeats, clock)
+        cells += " |" + "".join(f"{x:6.1f}" for x in again + rates((pack, prove), len(windows), nbytes, t, repeats, clock))
     name = f"{packing}{bits} -> A{act} {place} {'+'.join(maps)}{' offsets < ' + str(top) if 'fused_e8m0' in maps else ''}"
     return f"{name:52s}{cold:6.2f}{cells}"
 
@@ -164,15 +174,14 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=64)
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--only", default="")
+    parser.add_argument("--window", type=int, default=WINDOW_WORDS, help="32-bit words of a window")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument(
-        "--cpu", action="store_true", help="count this thread's time on the processor, for a machine that is busy; 1 thread"
-    )
+    parser.add_argument("--cpu", action="store_true", help="count this thread's time on the processor, for a machine that is busy")
     a = parser.parse_args()
     print(f"GB/s of source bytes, {a.mb} MB{'':27s}cold s" + "".join(f" |{t} thr: copy pass proof" for t in a.threads))
     for one in PASSES:
         if a.only in f"{one[0]}{one[1]} A{one[2]} {one[3]} {one[4]}":
-            print(measure(*one, a.mb, a.threads, a.repeats, time.thread_time if a.cpu else time.perf_counter), flush=True)
+            print(measure(*one, a.mb, a.threads, a.repeats, time.thread_time if a.cpu else time.perf_counter, a.window), flush=True)
 
 
 if __name__ == "__main__":
