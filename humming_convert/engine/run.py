@@ -288,7 +288,10 @@ def _finish(plan: Plan, space: Workspace, results: dict[str, LayerResult], done:
         entries.append(FileEntry(name=path.name, bytes=path.stat().st_size, digest=digest))
     _check_folder(plan, partial)
     sources = [FileEntry(name=f.name, bytes=f.nbytes, digest=source_digest(f)) for f in plan.source.weights]
-    for name in ("config.json",):
+    read = {f.name for f in plan.source.weights}
+    # weight files that no index names were looked at as well, and are told so that nobody looks for them in the output
+    strays = sorted(p.name for p in plan.source.folder.glob("*.safetensors") if p.name not in read and p.is_file())
+    for name in ("config.json", *strays):
         path = plan.source.folder / name
         sources.append(FileEntry(name=name, bytes=path.stat().st_size, digest=content_digest(path)))
     manifest = build_manifest(plan, results, measures, entries, sources)
