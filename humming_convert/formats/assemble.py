@@ -27,6 +27,7 @@ RULES = (
     Rule(723, "tensor-unknown", "no tensor of a quantized module is left over, other than those known to be harmless"),
     Rule(724, "row-not-whole-words", "a row of codes fills whole 32-bit words"),
     Rule(725, "group-too-small", "weights along K that share a scale are at least 16, or 16 after an exact split"),
+    Rule(727, "experts-orientation", "stacked experts are known to be stored as [E, N, K]"),
     Rule(726, "group-size-lies", "the config's group size is that of the tensors", "warning"),
 )
 
@@ -248,6 +249,30 @@ class Draft:
             return None
         return ScaleForm(kind="group", dtype="float32", k=g), out
 
+    # -------------------------------------------------------------- stacked experts
+    def oriented(self, n: int, k: int, suffix: str = "weight") -> bool:
+        """True if the sizes of the model prove that a stacked [E, n, k] is rows by columns; needed where the scales do not (formats.md 10.2)."""
+        config = self.source.checkpoint.text_config
+        hidden = config.get("hidden_size")
+        inner = config.get("moe_intermediate_size") or config.get("intermediate_size")
+        leaf = self.module.name.rpartition(".")[2]
+        want = None
+        if isinstance(hidden, int) and isinstance(inner, int):
+            want = {
+                "gate_up_proj": (2 * inner, hidden),
+                "down_proj": (hidden, inner),
+                "gate_proj": (inner, hidden),
+                "up_proj": (inner, hidden),
+            }.get(leaf)
+        if want == (n, k) and n != k:
+            return True
+        if want == (k, n) and n != k:
+            message = f"{suffix} is stored as [E, {n}, {k}], which is [E, K, N] by the model's sizes"
+        else:
+            message = f"whether {suffix} [E, {n}, {k}] is [E, N, K] or [E, K, N] cannot be told from its scales nor from the model's sizes"
+        self.error("experts-orientation", message, suffix, advice="export the experts one by one")
+        return False
+
     # -------------------------------------------------------------- the layer
     def layer(
         self,
@@ -311,6 +336,16 @@ class Draft:
                 facts=dict(self.facts),
             )
         ]
+
+
+def unverified(source: Source, what: str) -> None:
+    """The warning of a variant for which no real file was at hand (architecture.md 9.7); once for each `what`."""
+    source.findings.warning(
+        "unverified-variant",
+        f"{what}: read from its description only, no real file was at hand",
+        file="config.json",
+        advice="compare some outputs with the source model",
+    )
 
 
 def as_scalar(view: TensorView, experts: int | None, inverse: bool = False) -> Expr:

@@ -14,7 +14,8 @@ import numpy as np
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Finding, Rule
 from humming_convert.formats.assemble import Described, Draft, flat, matching
-from humming_convert.formats.ct_config import FORMATS, Group, group_of, input_form, is_class, names_it, parse_groups, refuse
+from humming_convert.formats.ct_config import FORMATS, Group, assign, input_form, is_class, named_by, parse_groups, refuse, spellings
+from humming_convert.formats.excluded import Names, some, warn_ignored
 from humming_convert.formats.mxfp4 import float4
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Context, Expr, Stored, apply
@@ -34,7 +35,6 @@ RULES = (
 )
 
 SPREAD = (3, 5, 6, 7)  # widths that the two layouts store differently
-EMPTY_MESSAGE = 3  # names given in a message about many modules
 
 
 # ------------------------------------------------------------------ config
@@ -45,34 +45,23 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     refuse(source.config, groups, findings)
     kinds = {m.name: kind for kind, found in modules.items() for m in found}
     ignore = [str(x) for x in source.config.get("ignore") or ()]
-    of = {name: group_of(name, groups) for name in kinds}
+    names = Names(kinds, spellings)
+    of = assign(names, groups)
+    used = {g.name for g in of.values() if g is not None}
     for g in groups:
-        if g not in of.values():
+        if g.name not in used:
             findings.warning(
                 "ct-group-unused",
                 f"{g.name} of config_groups matches no quantized module",
                 file="config.json",
                 advice="correct its targets",
             )
-    _many(
-        findings.warning,
-        "ct-group-none",
-        "no group of the config names",
-        [n for n, g in of.items() if g is None],
-        "the tensors are followed",
-    )
+    _many(source, "ct-group-none", "no group of the config names", [n for n, g in of.items() if g is None])
     for entry in ignore:
-        hit = [n for n in kinds if not is_class(entry) and names_it(entry, n)]
-        _many(
-            findings.warning,
-            "ignored-quantized",
-            f"`ignore` lists {entry!r}, yet the tensors are quantized of",
-            hit,
-            "they are read as quantized",
-        )
+        warn_ignored(source, entry, [] if is_class(entry) else named_by(entry, names))
     for g in groups:
-        lies = [n for n, kind in kinds.items() if of[n] == g and kind not in FORMATS.get(g.format, (kind,))]
-        _many(findings.warning, "ct-format-lies", f"{g.name} says {g.format}, other tensors are there of", lies, "the tensors are followed")
+        lies = [n for n, kind in kinds.items() if of[n] is g and kind not in FORMATS.get(g.format, (kind,))]
+        _many(source, "ct-format-lies", f"{g.name} says {g.format}, other tensors are there of", lies)
     inputs: dict[str, Any] = {}
     for g in groups:
         form = input_form(g.inputs, g.name)
@@ -102,25 +91,29 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     source.shared["groups"] = of
     source.shared["group_fits"] = {
         (own.name, own.group_size)
-        for m in matching(modules, "ct-pack")
+        for m in matching(modules, "ct-pack", "int8", "fp8")
         if (own := of[m.name]) is not None and own.group_size is not None and _fits_group(m, own)
     }
 
 
-def _many(say: Any, code: str, what: str, names: list[str], then: str) -> None:
-    """One finding about many modules."""
+def _many(source: Source, code: str, what: str, names: list[str]) -> None:
+    """One warning about many modules."""
     if names:
-        more = f" and {len(names) - EMPTY_MESSAGE} more" if len(names) > EMPTY_MESSAGE else ""
-        message = f"{what} {', '.join(names[:EMPTY_MESSAGE])}{more}; {then}"
-        say(code, message, layer=names[0] if len(names) == 1 else None, file="config.json", count=len(names), advice="correct the config")
+        layer = names[0] if len(names) == 1 else None
+        message = f"{what} {some(names)}; the tensors are followed"
+        source.findings.warning(code, message, layer=layer, file="config.json", count=len(names), advice="correct the config")
 
 
 def _fits_group(module: Module, g: Group) -> bool:
-    """True if the scales of a packed module have as many columns as the group's size asks for, for any K that its words can hold."""
-    packed, scale = module.tensors.get("weight_packed"), module.tensors.get("weight_scale")
-    if packed is None or scale is None or not scale.shape or not packed.shape or g.bits is None or not 1 <= g.bits <= 8:
+    """True if the scales of a module have as many columns as the group's size asks for, for any K that its weight can have."""
+    packed, weight, scale = (module.tensors.get(x) for x in ("weight_packed", "weight", "weight_scale"))
+    if scale is None or not scale.shape or g.bits is None or not 1 <= g.bits <= 8:
         return False
-    return any((-(-k // g.group_size) if g.group_size else 1) == scale.shape[-1] for k in _columns(packed.shape[-1], g.bits))
+    if packed is not None and packed.shape:
+        widths = _columns(packed.shape[-1], g.bits)
+    else:
+        widths = {weight.shape[-1]} if weight is not None and weight.shape else set()
+    return any((-(-k // g.group_size) if g.group_size else 1) == scale.shape[-1] for k in widths)
 
 
 def _columns(words: int, bits: int) -> set[int]:

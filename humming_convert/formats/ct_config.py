@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from humming_convert.findings import Finding, Findings, Rule
+from humming_convert.formats.excluded import Names
 from humming_convert.standard.forms import InputForm
 from humming_convert.standard.numbers import number
 
@@ -227,14 +228,9 @@ def spellings(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*out, *(n + ".linear" for n in out)]))
 
 
-def names_it(entry: str, name: str) -> bool:
-    """True if an entry (`re:` at the start, or a full name) names the module itself, not its class."""
-    if entry.startswith("re:"):
-        try:
-            return any(re.match(entry[3:], n) for n in spellings(name))
-        except re.error:
-            return False
-    return entry in spellings(name)
+def named_by(entry: str, names: Names) -> list[str]:
+    """The modules that an entry names themselves (`re:` at the start, or a full name), not by their class."""
+    return names.matching(entry[3:]) if entry.startswith("re:") else names.exactly(entry)
 
 
 def is_class(entry: str) -> bool:
@@ -244,12 +240,16 @@ def is_class(entry: str) -> bool:
     )
 
 
-def group_of(name: str, groups: Iterable[Group]) -> Group | None:
-    """The first group whose pattern or full name matches, else the first whose class does (formats.md 4.2)."""
+def assign(names: Names, groups: Iterable[Group]) -> dict[str, Group | None]:
+    """Module -> the first group whose pattern or full name matches, else the first whose class does (formats.md 4.2)."""
     groups = list(groups)
-    named = (g for g in groups if any(names_it(t, name) for t in g.targets))
-    by_class = (g for g in groups if any(is_class(t) for t in g.targets))
-    return next(named, None) or next(by_class, None)
+    named: dict[str, Group] = {}
+    for g in groups:
+        for target in g.targets:
+            for name in named_by(target, names):
+                named.setdefault(name, g)
+    by_class = next((g for g in groups if any(is_class(t) for t in g.targets)), None)
+    return {name: named.get(name, by_class) for name in names.names}
 
 
 # ------------------------------------------------------------------ activations

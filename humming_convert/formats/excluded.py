@@ -1,48 +1,95 @@
-"""Lists of modules that a config leaves out, compared with the tensors: the tensors win, and the difference is said (D2).
+"""Lists of modules in a config, compared with the tensors: who an entry means, and that the tensors win (D2).
 
-In: a config, the keys of its lists, the quantized modules.  Out: warnings.
-Facts: formats.md 6.3, 7, 11 D2.
+In: entries of a config, the names of the quantized modules.  Out: the modules that an entry means; warnings.
+Facts: formats.md 4.2, 6.3, 7, 11 D2. Large models have some 50,000 quantized modules and hundreds of entries: names are indexed.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Mapping
 
 from humming_convert.formats.source import Module, Source
 
 NAMED = 3  # names given in one message
 
 
-def excludes(entry: str, name: str) -> bool:
-    """True if an entry leaves a module out: `re:` at the start, exact, wildcards, or a whole part of the dotted name.
+def itself(name: str) -> tuple[str, ...]:
+    """The spellings of a name where a config knows only one."""
+    return (name,)
 
-    The plain substring of old readers is taken at dots only: `mlp.gate` must not leave out `mlp.gate_proj`.
-    """
-    if entry.startswith("re:"):
+
+class Names:
+    """The quantized modules, asked which of them an entry means. `spell`: every way in which a config may write a name."""
+
+    def __init__(self, names: Iterable[str], spell: Callable[[str], tuple[str, ...]] = itself) -> None:
+        self.names = tuple(names)
+        self._spelled: dict[str, list[str]] = {}
+        for name in self.names:
+            for s in spell(name):
+                self._spelled.setdefault(s, []).append(name)
+        self._text = "\n".join(f".{s}." for s in self._spelled)
+
+    def exactly(self, entry: str) -> list[str]:
+        """Modules that are spelled so."""
+        return self._spelled.get(entry, [])
+
+    def matching(self, pattern: str) -> list[str]:
+        """Modules of which a spelling matches a regular expression at its start. A pattern that is none matches nothing."""
         try:
-            return re.match(entry[3:], name) is not None
+            match = re.compile(pattern).match
         except re.error:
-            return False
-    if "*" in entry or "?" in entry:
-        return fnmatchcase(name, entry)
-    return f".{entry}." in f".{name}."
+            return []
+        return self._found(lambda s: match(s) is not None)
+
+    def like(self, entry: str) -> list[str]:
+        """Modules that fit wildcards (`*`, `?`, `[..]`)."""
+        start = re.split(r"[*?\[]", entry, maxsplit=1)[0]
+        if start and f".{start}" not in self._text:
+            return []
+        match = re.compile(fnmatch.translate(entry)).match
+        return self._found(lambda s: match(s) is not None)
+
+    def within(self, entry: str) -> list[str]:
+        """Modules whose dotted name holds the entry as whole parts: `mlp.gate` is in `x.mlp.gate`, not in `x.mlp.gate_proj`."""
+        part = f".{entry}."
+        return self._found(lambda s: part in f".{s}.") if part in self._text else []
+
+    def _found(self, test: Callable[[str], bool]) -> list[str]:
+        return list(dict.fromkeys(n for s, names in self._spelled.items() if test(s) for n in names))
+
+    def meant(self, entry: str) -> list[str]:
+        """`re:` at the start, wildcards, or whole parts of the name.
+
+        Old readers took a plain entry as a substring; it is taken at dots only, else `mlp.gate` would leave out `mlp.gate_proj`.
+        """
+        if entry.startswith("re:"):
+            return self.matching(entry[3:])
+        return self.like(entry) if "*" in entry or "?" in entry else self.within(entry)
+
+
+def some(names: list[str]) -> str:
+    """The first names and how many more."""
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def warn_ignored(source: Source, entry: str, hit: list[str]) -> None:
+    """ignored-quantized: an entry that leaves out modules whose tensors are quantized."""
+    if hit:
+        source.findings.warning(
+            "ignored-quantized",
+            f"the config leaves out {entry!r}, yet the tensors are quantized of {some(hit)}; they are read as quantized",
+            layer=hit[0] if len(hit) == 1 else None,
+            file="config.json",
+            advice="correct the config",
+            count=len(hit),
+        )
 
 
 def warn_excluded(source: Source, modules: Mapping[str, list[Module]], lists: Iterable[object]) -> None:
     """ignored-quantized, one finding an entry. lists: values of the config's keys, each a list of entries or nothing."""
-    names = [m.name for found in modules.values() for m in found]
+    names = Names(m.name for found in modules.values() for m in found)
     entries = [str(e) for found in lists if isinstance(found, (list, tuple)) for e in found]
     for entry in dict.fromkeys(entries):
-        hit = [n for n in names if excludes(entry, n)]
-        if hit:
-            more = f" and {len(hit) - NAMED} more" if len(hit) > NAMED else ""
-            source.findings.warning(
-                "ignored-quantized",
-                f"the config leaves out {entry!r}, yet the tensors are quantized of {', '.join(hit[:NAMED])}{more}; they are read as quantized",
-                layer=hit[0] if len(hit) == 1 else None,
-                file="config.json",
-                advice="correct the config",
-                count=len(hit),
-            )
+        warn_ignored(source, entry, names.meant(entry))

@@ -11,7 +11,7 @@ from typing import Any
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
-from humming_convert.formats.assemble import FLOATS, Described, Draft, as_scalar, flat
+from humming_convert.formats.assemble import FLOATS, Described, Draft, as_scalar, flat, unverified
 from humming_convert.formats.excluded import warn_excluded
 from humming_convert.formats.mimo import chunk_order
 from humming_convert.formats.source import Module, Source
@@ -46,6 +46,8 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
                 file="config.json",
                 advice="convert the weights to float8_e4m3fn first",
             )
+    if source.method == "fbgemm_fp8":
+        unverified(source, "fbgemm_fp8")
     scheme = str(config.get("activation_scheme") or "dynamic")
     if scheme not in ("dynamic", "static"):
         source.findings.error(
@@ -104,6 +106,10 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
     if got is None:
         return []
     form, d.tensors["weight_scale"] = got
+    if experts is not None:
+        unverified(source, "stacked FP8 experts")
+        if form.kind != "channel" and flat(scale) != experts * n * (k // (form.k or k)):
+            d.oriented(n, k)
     return d.layer(
         weight=weight, packing="rows", number=number(NUMBERS[weight.dtype]), n=n, k=k, experts=experts, scale=form, row_order=order
     )

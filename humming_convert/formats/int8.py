@@ -7,7 +7,7 @@ Facts: formats.md 4.4, 9.1.
 from __future__ import annotations
 
 from humming_convert.findings import Rule
-from humming_convert.formats.assemble import FLOATS, Draft, as_scalar, flat
+from humming_convert.formats.assemble import FLOATS, Draft, as_scalar, flat, unverified
 from humming_convert.formats.compressed_tensors import zero_points
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Expr, apply
@@ -67,6 +67,10 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
         form, d.tensors["weight_scale"], zeros = d.grouped(expr, dtype, k, *got, zeros)
     if zeros is not None:
         d.tensors["zero_point"] = zeros
+    if experts is not None:
+        unverified(source, "stacked int8 experts")
+        if form.kind == "tensor":
+            d.oriented(n, k)
     d.scalar("input_scale", "input_scale", experts)
     d.take("input_zero_point")
     d.bias(n, experts)

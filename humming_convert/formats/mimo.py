@@ -11,7 +11,7 @@ from typing import Any
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
-from humming_convert.formats.assemble import Draft
+from humming_convert.formats.assemble import Draft, unverified
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Expr, apply
 from humming_convert.standard.forms import ScaleForm
@@ -50,6 +50,7 @@ def chunk_order(source: Source, module: Module, n: int, scale: TensorView, d: Dr
         return None, None
     if (asked if plain == chunked else "plain" if scale.shape[0] == plain else "chunked") == "plain":
         return None, None
+    unverified(source, "MiMo qkv_proj in chunks")
     order = apply("chunk_order", params=(chunks, q, k, v), dtype="I64", shape=(n,))
 
     def scales(expr: Expr, n: int, width: int) -> tuple[ScaleForm, Expr] | None:

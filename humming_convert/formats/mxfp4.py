@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
-from humming_convert.formats.assemble import Draft, flat
+from humming_convert.formats.assemble import Draft, flat, unverified
 from humming_convert.formats.excluded import warn_excluded
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Expr, apply
@@ -19,7 +19,6 @@ from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.numbers import number
 
 RULES = (
-    Rule(500, "expert-count", "the experts on disk are as many as the config says"),
     Rule(502, "quark-variant", "a quark config says plain MXFP4: fp4, groups of 32, E8M0 scales"),
     Rule(503, "input-scale-unasked", "no static input scale stands where the config asks for 16-bit activations", "warning"),
     Rule(501, "mxfp4-scale-columns", "an E2M1 weight has E8M0 scales for 32 columns or E4M3 scales for 16"),
@@ -132,9 +131,7 @@ def prepare_quark(source: Source, modules: Mapping[str, list[Module]]) -> None:
                 file="config.json",
                 advice="export as MXFP4, or as compressed-tensors",
             )
-    source.findings.warning(
-        "unverified-variant", "quark files were read from their description only; no real file was at hand", file="config.json"
-    )
+    unverified(source, "quark")
     warn_excluded(source, modules, [source.config.get("exclude")])
 
 
@@ -147,14 +144,14 @@ def read_gpt_oss(source: Source, module: Module) -> list[StandardLayer]:
     for p in projections:
         own = {s: v for s, v in module.tensors.items() if s.startswith(p + "_") and s in known}
         d = Draft(source, Module(name=module.name, tensors=own), "mxfp4")
-        out += _gpt_oss_projection(d, p, source)
+        out += _gpt_oss_projection(d, p)
     if rest:
         left = Draft(source, Module(name=module.name, tensors=rest), "mxfp4")
         left.leftovers()
     return out
 
 
-def _gpt_oss_projection(d: Draft, p: str, source: Source) -> list[StandardLayer]:
+def _gpt_oss_projection(d: Draft, p: str) -> list[StandardLayer]:
     blocks, scales = d.need(f"{p}_blocks", "U8", "I8"), d.need(f"{p}_scales", "U8", "F8_E8M0")
     if blocks is None or scales is None:
         return []
@@ -162,14 +159,6 @@ def _gpt_oss_projection(d: Draft, p: str, source: Source) -> list[StandardLayer]
         d.bad_shape(f"{p}_blocks", "[E, N, K/32, 16]")
         return []
     experts, n, groups, _ = blocks.shape
-    said = source.checkpoint.text_config.get("num_local_experts")
-    if isinstance(said, int) and said != experts:
-        d.error(
-            "expert-count",
-            f"config.json says {said} experts (num_local_experts), {p}_blocks holds {experts}",
-            f"{p}_blocks",
-            advice="use the config.json that belongs to these weights",
-        )
     if scales.shape != (experts, n, groups):
         d.bad_shape(f"{p}_scales", str([experts, n, groups]))
     d.bias(n, experts, f"{p}_bias")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from humming_convert.formats.assemble import Described, Draft, flat
+from humming_convert.formats.assemble import Described, Draft, flat, unverified
 from humming_convert.formats.excluded import warn_excluded
 from humming_convert.formats.fp8 import NUMBERS, WEIGHT_CHECKS
 from humming_convert.formats.fp8 import read as read_fp8
@@ -24,6 +24,7 @@ DECLARED = InputForm(number=number("float8e4m3"), mode="dynamic_group", group=GR
 
 def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     """`quant_method: mxfp8`: weights and activations in groups of 32."""
+    unverified(source, "quant_method mxfp8")
     source.shared["describe"] = lambda name: Described(declared=DECLARED)
     warn_excluded(source, modules, [source.config.get(key) for key in ("ignored_layers", "modules_to_not_convert", "ignore")])
 

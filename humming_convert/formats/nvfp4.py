@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from humming_convert.findings import Rule
-from humming_convert.formats.assemble import Described, Draft, flat
+from humming_convert.formats.assemble import Described, Draft, flat, unverified
 from humming_convert.formats.excluded import warn_excluded
 from humming_convert.formats.mxfp4 import float4
 from humming_convert.formats.mxfp8 import DECLARED as MXFP8_INPUT
@@ -37,27 +37,28 @@ FP8_TOKEN = InputForm(number=FP8, mode="dynamic_token", scale_dtype="float32")
 
 @dataclass(frozen=True, slots=True)
 class Algo:
-    """kinds of formats.md 1.3 that an algorithm writes; the activation that it asks for; rows, columns of its blocks."""
+    """kinds of formats.md 1.3 that an algorithm writes; the activation that it asks for; rows, columns of its blocks; a real file was seen."""
 
     kinds: tuple[str, ...]
     declared: InputForm | None
     block: tuple[int, int] | None = None
+    seen: bool = False
 
 
 BLOCK = (128, 128)
 ALGOS: dict[str, Algo] = {
-    "NVFP4": Algo(("nvfp4",), NVFP4_INPUT),
-    "W4A16_NVFP4": Algo(("nvfp4",), None),
+    "NVFP4": Algo(("nvfp4",), NVFP4_INPUT, seen=True),
+    "W4A16_NVFP4": Algo(("nvfp4",), None, seen=True),
     "W4A8_NVFP4_FP8": Algo(("nvfp4",), FP8_STATIC),
     "W4A8_MXFP4_FP8": Algo(("mxfp4",), FP8_STATIC),
     "MXFP4": Algo(("mxfp4",), None),
-    "FP8": Algo(("fp8",), FP8_STATIC),
+    "FP8": Algo(("fp8",), FP8_STATIC, seen=True),
     "FP8_PER_CHANNEL_PER_TOKEN": Algo(("fp8",), FP8_TOKEN),
     "FP8_PB": Algo(("fp8",), InputForm(number=FP8, mode="dynamic_group", group=128, scale_dtype="float32"), BLOCK),
     "FP8_PB_WO": Algo(("fp8",), None, BLOCK),
     "FP8_BLOCK_SCALES": Algo(("fp8",), InputForm(number=FP8, mode="dynamic_group", group=128, scale_dtype="float32"), BLOCK),
     "FP8_PB_REAL": Algo(("fp8",), InputForm(number=FP8, mode="dynamic_group", group=128, scale_dtype="float32"), BLOCK),
-    "MXFP8": Algo(("mxfp8",), MXFP8_INPUT),
+    "MXFP8": Algo(("mxfp8",), MXFP8_INPUT, seen=True),
 }
 MIXED = "MIXED_PRECISION"
 REFUSED_ALGOS: dict[str, str] = {
@@ -151,6 +152,8 @@ def layer_algo(name: str, listed: Mapping[str, Any]) -> str | None:
 
 def _known(source: Source, algo: str) -> None:
     if algo in ALGOS or algo in (MIXED, ""):
+        if algo in ALGOS and not ALGOS[algo].seen:
+            unverified(source, f"quant_algo {algo}")
         return
     if algo in REFUSED_ALGOS:
         source.findings.error(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -193,6 +194,7 @@ def kind_of(module: Module) -> str | None:
     return next((kind for kind, test in KINDS if test(module.tensors)), None)
 
 
+@lru_cache(maxsize=None)
 def load(reader: Reader) -> Callable[..., Any]:
     """The function; modules are imported when a checkpoint needs them (architecture.md 8: --help in 0.3 s)."""
     return getattr(import_module(f"humming_convert.formats.{reader.module}"), reader.function)  # type: ignore[no-any-return]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from humming_convert.formats.ct_config import Group, group_of, input_form, names_it
+from humming_convert.formats.ct_config import Group, assign, input_form, named_by, spellings
+from humming_convert.formats.excluded import Names
 from humming_convert.standard.packing import stream_pack
 from humming_convert.standard.packing_ct import padded_pack, zero_codes, zero_words
 from tests.formats.folders import E4M3, MODULE, Array, Got, clean, codes, e4m3_codes, factors, named, pairs, reading_of
@@ -236,14 +237,14 @@ def test_a_preset_name_with_targets_is_a_group(tmp_path: Path) -> None:
     ],
 )
 def test_entries_name_modules_at_the_start_or_in_full(entry: str, name: str, hit: bool) -> None:
-    assert names_it(entry, name) is hit
+    assert named_by(entry, Names([name, "lm_head"], spellings)) == ([name] if hit else [])
 
 
 def test_a_pattern_wins_over_a_class_whatever_their_order() -> None:
     by_class = Group(name="a", format="", targets=("Linear",), weights={}, inputs=None)
     by_name = Group(name="b", format="", targets=("re:.*up_proj",), weights={}, inputs=None)
-    assert group_of(MODULE, [by_class, by_name]) is by_name
-    assert group_of("model.x", [by_class, by_name]) is by_class
+    assert assign(Names([MODULE, "model.x"]), [by_class, by_name]) == {MODULE: by_name, "model.x": by_class}
+    assert assign(Names(["model.x"]), [by_name]) == {"model.x": None}
 
 
 @pytest.mark.parametrize(

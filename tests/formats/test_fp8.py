@@ -101,20 +101,46 @@ def test_e5m2_weights_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got.weight(), weight.astype(float))
 
 
+EXPERTS = "model.layers.0.mlp.experts"
+SIZES = {"hidden_size": 128, "moe_intermediate_size": 192}  # gate_up_proj [384, 128], down_proj [128, 192]
+
+
 @pytest.mark.parametrize("own_name", [True, False])
 def test_stacked_experts_are_one_layer_a_projection(tmp_path: Path, own_name: bool) -> None:
-    experts, c, scale = "model.layers.0.mlp.experts", e4m3_codes(128, 128, 2), factors(2, 1, 1, dtype=np.float32)
-    name = f"{experts}.gate_up_proj"
+    c, scale = e4m3_codes(384, 128, 2), factors(2, 3, 1, dtype=np.float32)
+    name = f"{EXPERTS}.gate_up_proj"
     tensors = (
         {f"{name}.weight": c.view(E4M3), f"{name}.weight_scale_inv": scale}
         if own_name
         else {name: c.view(E4M3), f"{name}_scale_inv": scale}
     )
-    got = clean(reading_of(tmp_path, BLOCK, tensors))
-    assert got.layer.parts == (f"{experts}.0.gate_up_proj", f"{experts}.1.gate_up_proj")
+    got = clean(reading_of(tmp_path, BLOCK, tensors, **SIZES))
+    assert got.layer.parts == (f"{EXPERTS}.0.gate_up_proj", f"{EXPERTS}.1.gate_up_proj")
     for e in range(2):
-        np.testing.assert_array_equal(got.weight(expert=e), values("float8e4m3")[c[e]] * scale[e].astype(float))
-    assert got.passed == ()
+        np.testing.assert_array_equal(got.weight(expert=e), values("float8e4m3")[c[e]] * spread(scale[e], 384, 128).astype(float))
+    assert got.passed == () and got.unverified == ["stacked FP8 experts"]
+
+
+@pytest.mark.parametrize(
+    ("leaf", "sizes", "why"),
+    [
+        ("gate_up_proj", {"hidden_size": 384, "moe_intermediate_size": 64}, "[E, K, N]"),
+        ("gate_up_proj", {}, "cannot be told"),
+        ("unheard_of", SIZES, "cannot be told"),
+        ("gate_up_proj", {"hidden_size": 128, "moe_intermediate_size": 64}, "cannot be told"),
+    ],
+    ids=["transposed", "no sizes", "no name", "other sizes"],
+)
+def test_rule_experts_orientation(tmp_path: Path, leaf: str, sizes: dict[str, int], why: str) -> None:
+    tensors = {"weight": e4m3_codes(384, 128, 2).view(E4M3), "weight_scale_inv": factors(2, 3, 1, dtype=np.float32)}
+    got = reading_of(tmp_path, BLOCK, named(tensors, f"{EXPERTS}.{leaf}"), **sizes)
+    assert why in got.finding("experts-orientation").message and not got.layers
+
+
+def test_scales_of_rows_prove_how_experts_are_stored(tmp_path: Path) -> None:
+    tensors = {"weight": e4m3_codes(32, 128, 2).view(E4M3), "weight_scale": factors(2, 32, 1)}
+    got = clean(reading_of(tmp_path, TENSOR, named(tensors, f"{EXPERTS}.gate_up_proj")))
+    assert got.layer.form.scale.kind == "channel"
 
 
 def test_experts_stored_the_other_way_are_refused(tmp_path: Path) -> None:

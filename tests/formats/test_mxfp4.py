@@ -87,16 +87,11 @@ QUARK = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format
 def test_plain_mxfp4_of_quark_is_read_with_a_warning(tmp_path: Path) -> None:
     q = {"quant_method": "quark", "global_quant_config": {"weight": QUARK}, "exclude": ["lm_head"]}
     got = reading_of(tmp_path, q, named({"weight": pairs(codes(4)), "weight_scale": SCALE}))
-    assert got.codes_found == ["unverified-variant"]
+    assert got.codes_found == [] and got.unverified == ["quark"]
     np.testing.assert_array_equal(got.weight(), meant(codes(4), SCALE))
 
 
 # ------------------------------------------------------------------ rules
-def test_rule_expert_count(tmp_path: Path) -> None:
-    got = reading_of(tmp_path, GPT_OSS, gpt_oss_tensors(), num_local_experts=5)
-    assert "5" in got.finding("expert-count").message and "3" in got.finding("expert-count").message
-
-
 def test_rule_mxfp4_scale_columns(tmp_path: Path) -> None:
     tensors = named({"weight": pairs(codes(4)), "weight_scale": np.full((32, 8), 120, np.uint8)})
     reading_of(tmp_path, {"quant_method": "modelopt", "quant_algo": "MXFP4"}, tensors).finding("mxfp4-scale-columns")

@@ -62,6 +62,7 @@ def test_the_side_file_is_enough(tmp_path: Path) -> None:
 )
 def test_each_algorithm_is_read(tmp_path: Path, algo: str, tensors: Any, family: str, kind: str, declared: Any) -> None:
     got = clean(reading_of(tmp_path, {"quant_method": "modelopt", "quant_algo": algo}, named(tensors)))
+    assert got.unverified == ([] if algo in ("W4A16_NVFP4", "FP8", "MXFP8") else [f"quant_algo {algo.upper()}"])
     assert (got.layer.family, got.layer.form.scale.kind) == (family, kind)
     form = got.layer.declared
     assert declared == (None if form is None else (form.mode, form.group))
