@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from humming_convert.findings import Finding, Findings, Refused
 
@@ -79,7 +79,7 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
         raise UsageError(
             f"--target {name}: no such target; did you mean {' or '.join(suggest_targets(name))}? (`humming-convert targets` lists all)"
         )
-    dtype = {"bf16": "BF16", "fp16": "F16", None: None}[o.pop("dtype")]
+    dtype: Any = {"bf16": "BF16", "fp16": "F16", None: None}[o.pop("dtype")]
     asked = SIXTEEN_BIT.get(act)
     if asked and dtype and asked != dtype:
         raise UsageError(f"--act {act} and --dtype contradict each other: a 16-bit activation is the model dtype")
@@ -153,7 +153,7 @@ DEFAULTS: dict[str, Any] = {
 """Every option that shapes bytes, by its name in Python, and its default (architecture.md 9.1)."""
 
 
-def plan(model: str | Path, *, headers_only: bool = False, io: str = "mmap", **options: Any) -> Plan:
+def plan(model: str | Path, *, headers_only: bool = False, io: Literal["mmap", "read"] = "mmap", **options: Any) -> Plan:
     """What `convert` would write. Options: DEFAULTS. Nothing is written.
 
     Refused with all findings if the checkpoint or the request cannot be converted; UsageError if the request makes no sense.

@@ -29,7 +29,7 @@ def _convert(
     from humming_convert import api
     from humming_convert.cli.progress import display
 
-    plan = api.plan(model, io=io, **request)
+    plan = api.plan(model, io=o.io_of(io), **request)
     with display(plan.totals["bytes_out"], as_json=json, quiet=quiet or no_progress) as progress:
         result = api.convert(plan, out=out, progress=progress, jobs=jobs, overwrite=overwrite, fresh=fresh)
     if json:

@@ -64,7 +64,7 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
         return exits.DONE
     except MemoryError:
         return end(exits.ENVIRONMENT, "out of memory; fewer --jobs need less", (), "out-of-memory")
-    except Exception as error:  # the edge of the program: known kinds by table, anything else is a bug and says so
+    except Exception as error:  # noqa: BLE001 the edge of the program: known kinds by table, anything else is a bug and says so
         code, message, kind = _known(error)
         if code == exits.BUG:
             traceback.print_exc()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -92,6 +92,10 @@ class ScaleDtype(str, Enum):
 class Io(str, Enum):
     mmap = "mmap"
     read = "read"
+
+
+def io_of(io: Io) -> Literal["mmap", "read"]:
+    return "read" if io is Io.read else "mmap"
 
 
 _WHAT, _SOURCE, _LAYOUT, _RUN, _SAY = "What to make", "How to read the source", "How to lay it out", "How to run", "What to print"

@@ -26,7 +26,7 @@ def _plan(
     from humming_convert import api
     from humming_convert.plan.document import layer_rows, plan_document
 
-    plan = api.plan(model, io=io, headers_only=headers_only, **request)
+    plan = api.plan(model, io=o.io_of(io), headers_only=headers_only, **request)
     if json:
         print_json(plan_document(plan))
         return

@@ -55,7 +55,7 @@ def with_request(function: Callable[..., Any]) -> Callable[..., Any]:
     def command(**values: Any) -> Any:
         request = {k: plain(values.pop(k)) for k in shared}
         request["cubin_patch"] = not request.pop("no_cubin_patch")
-        return function(**{k: plain(v) for k, v in values.items()}, request=request)
+        return function(**values, request=request)
 
     hints = typing.get_type_hints(function, include_extras=True) | typing.get_type_hints(_request, include_extras=True)
     model = own.pop("model")

@@ -28,7 +28,7 @@ def coloured(stream: TextIO) -> bool:
 def print_findings(findings: Iterable[Finding], *, verbose: bool, stream: TextIO | None = None, least: str = "note") -> None:
     """One line a finding; many of one code once, with a count and the first names. least: the mildest severity shown."""
     stream = stream or sys.stderr
-    shown = SEVERITIES[: SEVERITIES.index(least) + 1]  # type: ignore[arg-type]
+    shown = SEVERITIES[: SEVERITIES.index(least) + 1]
     by_code: dict[tuple[str, str], list[Finding]] = {}
     for f in findings:
         by_code.setdefault((f.severity, f.code), []).append(f)

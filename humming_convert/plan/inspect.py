@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,6 +122,3 @@ def inspect_model(folder: Path, findings: Findings) -> Inspection:
     if checkpoint is not None:
         reading = read_source(checkpoint, Request(target=None, dtype="BF16"), reader("mmap"), findings, headers_only=False)
     return Inspection(folder=folder, checkpoint=checkpoint, reading=reading, findings=tuple(findings))
-
-
-__all__: Iterable[str] = ("Inspection", "inspect_model")

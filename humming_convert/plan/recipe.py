@@ -15,7 +15,7 @@ from humming_convert.layouts.config import LayerRecipe
 from humming_convert.model.conform import check_range, conform
 from humming_convert.plan.answer import answer_questions
 from humming_convert.plan.types import PlannedLayer, PlannedTensor, Request, planned_tensor
-from humming_convert.standard.forms import InputForm, WeightForm
+from humming_convert.standard.forms import InputForm, InputMode, WeightForm
 from humming_convert.standard.layer import ROLES, StandardLayer
 from humming_convert.standard.numbers import MODEL_DTYPES, number
 from humming_convert.standard.rewrite import to_rows
@@ -100,7 +100,7 @@ def _input_form(layer: StandardLayer, packing: Packing) -> InputForm | None:
             return InputForm(number=number(MODEL_DTYPES[request.dtype]), mode="none")
         role = STATIC_ROLES.get(declared.mode)
         if role is not None and role not in layer.tensors:
-            dynamic = "dynamic_group" if declared.group else "dynamic_token"
+            dynamic: InputMode = "dynamic_group" if declared.group else "dynamic_token"
             return replace(declared, mode=dynamic)
         return declared
     wanted = activation(request.act, request.dtype, static="input_scale_2" in layer.tensors)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from humming_convert.standard.forms import ScaleForm, WeightForm
 from humming_convert.standard.numbers import MODEL_DTYPES, number
@@ -12,17 +13,19 @@ from humming_convert.targets.environment import Environment
 from humming_convert.targets.legality import compatible, legal_activations
 from humming_convert.targets.table import TARGETS, Target, find_target
 
-KINDS: tuple[tuple[str, WeightForm], ...] = tuple(
-    (label, WeightForm(number=number(name), scale=ScaleForm(kind="group" if g else "channel", dtype=dtype, k=g), zero_point=zero))
-    for label, name, g, dtype, zero in (
-        ("int4 g128", "uint4", 128, "", "none"),
-        ("int4 zp g128", "uint4", 128, "", "int"),
-        ("int8 channel", "uint8", 0, "", "none"),
-        ("fp8 channel", "float8e4m3", 0, "", "none"),
-        ("mxfp4", "float4e2m1", 32, "float8e8m0", "none"),
-        ("nvfp4", "float4e2m1", 16, "float8e4m3", "none"),
-        ("mxfp8", "float8e4m3", 32, "float8e8m0", "none"),
-    )
+
+def _form(name: str, g: int, dtype: str, zero: Literal["none", "int"]) -> WeightForm:
+    return WeightForm(number=number(name), scale=ScaleForm(kind="group" if g else "channel", dtype=dtype, k=g), zero_point=zero)
+
+
+KINDS: tuple[tuple[str, WeightForm], ...] = (
+    ("int4 g128", _form("uint4", 128, "", "none")),
+    ("int4 zp g128", _form("uint4", 128, "", "int")),
+    ("int8 channel", _form("uint8", 0, "", "none")),
+    ("fp8 channel", _form("float8e4m3", 0, "", "none")),
+    ("mxfp4", _form("float4e2m1", 32, "float8e8m0", "none")),
+    ("nvfp4", _form("float4e2m1", 16, "float8e4m3", "none")),
+    ("mxfp8", _form("float8e4m3", 32, "float8e8m0", "none")),
 )
 """Typical weights for the overview; dtype "" stands for the model dtype."""
 SHOWN = ("bf16", "fp16", "fp8", "int8", "int4", "mxfp8", "mxfp4", "nvfp4")  # activations of the overview
@@ -33,8 +36,6 @@ def model_dtype(target: Target) -> str:
 
 
 def with_dtype(form: WeightForm, target: Target) -> WeightForm:
-    from dataclasses import replace
-
     return form if form.scale.dtype else replace(form, scale=replace(form.scale, dtype=MODEL_DTYPES[model_dtype(target)]))
 
 

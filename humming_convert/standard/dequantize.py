@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import TensorView
-from humming_convert.standard.expr import Array, Codes, Context, Weight, cast_values
+from humming_convert.standard.expr import Array, Context, Weight, cast_values
 from humming_convert.standard.forms import WeightForm
 from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.numbers import scale_values, values
-from humming_convert.standard.packing import stream_unpack
+from humming_convert.standard.packing import Codes, stream_unpack
 
 ROWS = 4096  # rows at a time: bounds the float64 copy to ROWS * k * 8 bytes
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import DTYPES, NAMES, Read, TensorView
 from humming_convert.standard.lossy import Meter
-from humming_convert.standard.packing import PACKINGS, Codes, stream_pack, stream_unpack
+from humming_convert.standard.packing import PACKINGS, Codes, stream_pack, stream_unpack, take_words, takes_whole_words
 
 Array = NDArray[Any]
 
@@ -241,14 +241,28 @@ class Recode:
         return out.astype(np.uint8)
 
 
+Span = tuple[int, int]  # first, end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What a block was cut from: `n`, `k` of the stored part, and the block's first `row` and `column` in it."""
+
+    n: int
+    k: int
+    row: int = 0
+    column: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeBlock:
-    """The codes of one part (one projection, or one expert's) in a stored tensor.
+    """The codes of one part (one projection, or one expert's) in a stored tensor, or of a window of it.
 
     `index`: entry of the leading axes of the stored tensor ((): none), e.g. the expert of a 3-D tensor.
-    `packing`: a name of PACKINGS; `n`, `k`: of the part.  `row_order`, `col_order`: integer exprs [n], [k]: new row i is
+    `packing`: a name of PACKINGS; `n`, `k`: of the block.  `row_order`, `col_order`: integer exprs [n], [k]: new row i is
     old row row_order[i] (act-order folding); None: as stored.  `bits`: of the stored codes; `recode`: what is done to them afterwards
-    (then the bits of the weight are recode.bits).
+    (then the bits of the weight are recode.bits).  `window`: None where the block is all of the part; an axis with an order of its own
+    is picked by that order, of the whole part.
     """
 
     part: str
@@ -261,14 +275,45 @@ class CodeBlock:
     row_order: Expr | None = None
     col_order: Expr | None = None
     recode: Recode | None = None
+    window: Window | None = None
+
+    @property
+    def whole(self) -> Window:
+        """The stored part, and where the block begins in it."""
+        return self.window or Window(n=self.n, k=self.k)
+
+    def place(self, rows: Span, columns: Span) -> tuple[Span, Span]:
+        """Rows and columns of the block as those of the stored part."""
+        w = self.whole
+        return (rows[0] + w.row, rows[1] + w.row), (columns[0] + w.column, columns[1] + w.column)
+
+    @property
+    def taken(self) -> tuple[Span, Span]:
+        """Rows and columns of the stored part that the codes are made of: all of them along an axis with an order of its own."""
+        w = self.whole
+        rows, columns = self.place((0, self.n), (0, self.k))
+        return (0, w.n) if self.row_order is not None else rows, (0, w.k) if self.col_order is not None else columns
+
+    @property
+    def whole_words(self) -> bool:
+        """Whether the block can be taken from the stored array without cutting a stored word."""
+        w = self.whole
+        return self.taken == ((0, w.n), (0, w.k)) or takes_whole_words(self.packing, self.bits, w.n, w.k, *self.taken)
 
     def stored(self, context: Context) -> Array:
-        """The part's stored array, the leading axes taken away."""
-        return context.read(self.view.at(self.index))
+        """The block's stored array, the leading axes taken away; all of the part where the window cuts stored words."""
+        w, part = self.whole, context.read(self.view.at(self.index))
+        if not self.whole_words or self.taken == ((0, w.n), (0, w.k)):
+            return part
+        return take_words(self.packing, self.bits, part, w.n, *self.taken)
 
     def codes(self, context: Context) -> Codes:
         """[n, k] uint8."""
-        out = PACKINGS[self.packing](self.stored(context), self.bits, self.n, self.k)
+        (r0, r1), (c0, c1) = self.taken
+        if self.whole_words:
+            out = PACKINGS[self.packing](self.stored(context), self.bits, r1 - r0, c1 - c0)
+        else:
+            out = PACKINGS[self.packing](self.stored(context), self.bits, self.whole.n, self.whole.k)[r0:r1, c0:c1]
         if self.row_order is not None:
             out = out[self.row_order.evaluate(context)]
         if self.col_order is not None:
@@ -291,8 +336,8 @@ class CodeBlock:
 
     @property
     def straight(self) -> bool:
-        """The layer's codes are the stored ones: no other order, no recoding."""
-        return self.row_order is None and self.col_order is None and self.recode is None
+        """The layer's codes are the stored ones in whole stored words: no other order, no recoding."""
+        return self.row_order is None and self.col_order is None and self.recode is None and self.whole_words
 
     def words(self, context: Context) -> NDArray[np.int32]:
         """[n, k*bits/32]: the standard form. Whole words are moved where the source packing is the same stream."""

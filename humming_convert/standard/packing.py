@@ -8,6 +8,7 @@ Facts: formats.md 0, 2.2, 2.4, 2.9, 3.2 to 3.4, 4.3.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,37 @@ def _awq(stored: NDArray[Any], bits: int, n: int, k: int) -> Codes:
     out = np.empty_like(nibbles)
     out[..., list(AWQ_ORDER)] = nibbles
     return np.ascontiguousarray(out.reshape(k, n).T)
+
+
+# ---- windows of a part
+
+WORD_STEPS: dict[str, Callable[[int], tuple[int, int]]] = {
+    "rows": lambda bits: (1, 8 // gcd(8, bits)),
+    "signed_rows": lambda bits: (1, 1),
+    "gptq": lambda bits: (1, 32 // gcd(32, bits)),
+    "awq": lambda bits: (8, 1),
+}
+"""packing -> (rows, columns) between two places where no stored byte or word is shared. Packings that are not here are unpacked whole."""
+
+
+def takes_whole_words(packing: str, bits: int, n: int, k: int, rows: tuple[int, int], columns: tuple[int, int]) -> bool:
+    """Whether rows x columns of a part [n, k] begin and end where stored words do."""
+    if packing not in WORD_STEPS:
+        return False
+    by_row, by_column = WORD_STEPS[packing](bits)
+    return all(x % by_row == 0 or x == n for x in rows) and all(x % by_column == 0 or x == k for x in columns)
+
+
+def take_words(packing: str, bits: int, stored: NDArray[Any], n: int, rows: tuple[int, int], columns: tuple[int, int]) -> NDArray[Any]:
+    """The stored array of rows x columns of a part of n rows (takes_whole_words), a view wherever numpy can give one."""
+    (n0, n1), (k0, k1) = rows, columns
+    match packing:
+        case "rows":
+            return stored.reshape(n, -1).view(np.uint8)[n0:n1, k0 * bits // 8 : -(-k1 * bits // 8)]
+        case "signed_rows":
+            return stored.reshape(n, -1)[n0:n1, k0:k1]
+        case "gptq":
+            return stored[k0 * bits // 32 : -(-k1 * bits // 32), n0:n1]
+        case _:
+            assert packing == "awq", packing
+            return stored[k0:k1, n0 // 8 : n1 // 8]
