@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "passes")]
-
-from cases import aux_for, recipe  # noqa: E402
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from humming_convert import passes  # noqa: E402
 from humming_convert.layouts.recipe import CodeMap, Place, WeightRecipe  # noqa: E402
+from tests.passes.cases import aux_for, recipe  # noqa: E402
 
 WINDOW_WORDS = 1 << 17  # 512 KB
 N = 4096

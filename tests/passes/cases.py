@@ -11,7 +11,9 @@ from humming_convert.layouts.recipe import CodeMap, Place, WeightRecipe
 from humming_convert.standard.packing import AWQ_ORDER, stream_pack
 
 
-def recipe(bits: int, act_bits: int, n: int, k: int, place: Place = "standard", maps: tuple[CodeMap, ...] = (), **more: Any) -> WeightRecipe:
+def recipe(
+    bits: int, act_bits: int, n: int, k: int, place: Place = "standard", maps: tuple[CodeMap, ...] = (), **more: Any
+) -> WeightRecipe:
     """A recipe with the packed shape of layouts.md 11."""
     rows, columns = n + more.get("pad_n", 0), k + more.get("pad_k", 0)
     shape = {
@@ -52,7 +54,9 @@ def codes_for(maps: tuple[CodeMap, ...], bits: int, n: int, k: int, seed: int) -
     return np.random.default_rng(seed).integers(lowest, 1 << bits, (n, k)).astype(np.uint8)
 
 
-def aux_for(maps: tuple[CodeMap, ...], bits: int, rows: int, columns: int, group: int, seed: int, top: int = 12) -> NDArray[np.uint8] | None:
+def aux_for(
+    maps: tuple[CodeMap, ...], bits: int, rows: int, columns: int, group: int, seed: int, top: int = 12
+) -> NDArray[np.uint8] | None:
     """Random zero points or E8M0 offsets (below `top`), [N', G]."""
     groups = max(-(-columns // group), 1) if group else 1
     rng = np.random.default_rng(seed)
