@@ -220,7 +220,7 @@ def standard_weight(tensors: Mapping[str, Array], form: Mapping[str, Any], n: in
     values = code_values(name)[codes]
     scale = scale_values(tensors["weight_scale"], form["scale_dtype"])
     if name.startswith("uint"):
-        zeros = np.full((n, 1), 1 << (bits - 1), np.int64)
+        zeros: Ints = np.full((n, 1), 1 << (bits - 1), np.int64)
         if form["zero_point"] == "int":
             zeros = stream_codes(np.ascontiguousarray(tensors["zero_point"].T), bits, n).T
         values = values - np.repeat(zeros, k // zeros.shape[1], 1)

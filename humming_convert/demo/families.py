@@ -58,7 +58,7 @@ def gptq(bits: int, group: int, version: int, symmetric: bool, scale: Any = np.f
         size = k if group < 0 else group
         groups, middle = k // size, 1 << (bits - 1)
         codes = draw.codes(n, k, 1 << bits, low)
-        zeros = np.full((n, groups), middle, np.uint8)
+        zeros: Codes = np.full((n, groups), middle, np.uint8)
         if not symmetric:
             zeros = draw.codes(n, groups, (1 << bits) - 1, 1) if version == 1 else draw.codes(n, groups, 1 << bits)
         scales = draw.scales(n, groups, dtype=scale)
