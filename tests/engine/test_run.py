@@ -1,0 +1,252 @@
+"""A run as a user sees it: one whole folder or none, the same bytes every time, and a way on after everything that can go wrong."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from humming_convert import Refused, api
+from humming_convert.engine import folder as folders
+from humming_convert.engine import output, run
+from tests.samples import sample
+from tests.whole import assert_whole, manifest_of
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return sample("gptq-4bit-v1-sym").write(tmp_path / "models")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+
+
+def test_a_run_leaves_one_whole_folder(model: Path, tmp_path: Path) -> None:
+    result = api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
+    assert assert_whole(tmp_path / "out")["fingerprint"] == result.plan.fingerprint
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["models", "out"]
+
+
+@pytest.mark.parametrize("options", [{"target": "sm90", "act": "fp8"}, {"standard": True}])
+def test_the_bytes_do_not_depend_on_the_workers(model: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    plan = api.plan(model, shard_size="40KB", **options)
+    assert len(plan.files) > 3
+    for jobs in (1, 3):
+        api.convert(plan, out=tmp_path / str(jobs), jobs=jobs)
+    assert content(tmp_path / "1") == content(tmp_path / "3")
+
+
+def test_the_same_command_on_a_whole_folder_does_nothing(model: Path, tmp_path: Path) -> None:
+    plan = api.plan(model, target="sm90", act="bf16")
+    api.convert(plan, out=tmp_path / "out")
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
+    assert api.convert(plan, out=tmp_path / "out").already_done
+    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_folder_of_another_request_is_not_touched_and_the_difference_is_named(model: Path, tmp_path: Path) -> None:
+    api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
+    before = content(tmp_path / "out")
+    with pytest.raises(folders.Occupied, match=r'options\.act: "bf16", now "fp8"'):
+        api.convert(api.plan(model, target="sm90", act="fp8"), out=tmp_path / "out")
+    assert content(tmp_path / "out") == before
+
+
+def test_overwrite_replaces_a_folder(model: Path, tmp_path: Path) -> None:
+    api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
+    api.convert(api.plan(model, target="sm90", act="fp8"), out=tmp_path / "out", overwrite=True)
+    assert assert_whole(tmp_path / "out")["act"] == "fp8"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["models", "out"]
+
+
+def test_a_foreign_folder_is_not_touched(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    with pytest.raises(folders.Occupied, match="no output of this tool"):
+        api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
+    assert content(tmp_path / "out") == {"thesis.tex": b"years of work"}
+
+
+def test_a_foreign_partial_folder_is_not_touched(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "thesis.tex").write_text("years of work")
+    with pytest.raises(folders.Occupied, match="not ours"):
+        api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
+    assert content(tmp_path / "out.partial") == {"thesis.tex": b"years of work"}
+
+
+class Stop(Exception):
+    """What a test throws into a run."""
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, files: int, error: BaseException) -> None:
+    """The run fails when `files` files are finished."""
+    finished = []
+    real = run._write_file
+
+    def write(*args: Any) -> Any:
+        if len(finished) == files:
+            raise error
+        out = real(*args)
+        finished.append(out)
+        return out
+
+    monkeypatch.setattr(run, "_write_file", write)
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped_and_makes_the_same_bytes(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = api.plan(model, target="sm90", act="bf16", shard_size="40KB")
+    api.convert(plan, out=tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        stop_after(patched, 2, Stop())
+        with pytest.raises(Stop):
+            api.convert(plan, out=tmp_path / "out", jobs=1)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out.partial" / "humming_manifest.json").exists()
+    written: list[str] = []
+    real = run._write_file
+
+    def count(file: Any, *rest: Any) -> Any:
+        written.append(file.name)
+        return real(file, *rest)
+
+    monkeypatch.setattr(run, "_write_file", count)
+    api.convert(plan, out=tmp_path / "out", jobs=1)
+    assert len(written) == len(plan.files) - 2
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_a_finished_file_that_was_damaged_is_written_again(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = api.plan(model, target="sm90", act="bf16", shard_size="40KB")
+    api.convert(plan, out=tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        stop_after(patched, 2, Stop())
+        with pytest.raises(Stop):
+            api.convert(plan, out=tmp_path / "out", jobs=1)
+    first = json.loads((tmp_path / "out.partial" / ".humming-convert.journal").read_text().splitlines()[1])["file"]
+    raw = bytearray((tmp_path / "out.partial" / first).read_bytes())
+    raw[-1] ^= 1
+    (tmp_path / "out.partial" / first).write_bytes(raw)
+    api.convert(plan, out=tmp_path / "out")
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_another_request_does_not_go_on_in_an_unfinished_folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        stop_after(patched, 1, Stop())
+        with pytest.raises(Stop):
+            api.convert(api.plan(model, target="sm90", act="bf16", shard_size="40KB"), out=tmp_path / "out", jobs=1)
+    other = api.plan(model, target="sm90", act="fp8", shard_size="40KB")
+    with pytest.raises(folders.Occupied, match=r"options\.act.*--fresh"):
+        api.convert(other, out=tmp_path / "out")
+    api.convert(other, out=tmp_path / "out", fresh=True)
+    assert assert_whole(tmp_path / "out")["act"] == "fp8"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_failing_disk_is_an_error_and_the_run_goes_on_later(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    plan = api.plan(model, target="sm90", act="bf16")
+    calls = 0
+    real = os.pwrite
+
+    def pwrite(fd: int, data: Any, offset: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise OSError(code, os.strerror(code))
+        return real(fd, data[: max(len(data) // 2, 1)], offset)  # and every other write is a short one
+
+    with monkeypatch.context() as patched:
+        patched.setattr(output.os, "pwrite", pwrite)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            api.convert(plan, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    api.convert(plan, out=tmp_path / "out")
+    assert_whole(tmp_path / "out")
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_start(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = run.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(run.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(run.NoSpace, match="1,000 bytes free"):
+        api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["models"]
+
+
+def test_a_source_that_changes_under_the_run_ends_it(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from humming_convert.checkpoint import SourceChanged
+
+    plan = api.plan(model, target="sm90", act="bf16")
+    real = run._write_files
+
+    def write(*args: Any) -> Any:
+        out = real(*args)
+        os.utime(model / "model.safetensors", ns=(1, 1))
+        return out
+
+    monkeypatch.setattr(run, "_write_files", write)
+    with pytest.raises(SourceChanged):
+        api.convert(plan, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_runs_into_one_folder_do_not_meet(model: Path, tmp_path: Path) -> None:
+    plan = api.plan(model, target="sm90", act="bf16")
+    with folders.workspace(tmp_path / "out"), pytest.raises(folders.LockHeld, match=str(os.getpid())):
+        api.convert(plan, out=tmp_path / "out")
+    api.convert(plan, out=tmp_path / "out")
+    assert_whole(tmp_path / "out")
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(model: Path, tmp_path: Path) -> None:
+    import socket
+
+    partial = tmp_path / "out.partial"
+    partial.mkdir()
+    dead = {"pid": 2**22 + 1, "host": socket.gethostname(), "boot": folders._boot_id(), "start": "1"}
+    (partial / folders.LOCK).write_text(json.dumps(dead))
+    api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
+    assert_whole(tmp_path / "out")
+
+
+def test_a_packed_word_that_does_not_reach_the_file_fails_the_proof(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from humming_convert.proof.failed import ProofFailed
+
+    real = output.read_into
+
+    def flip(fd: int, data: memoryview, offset: int, path: Path) -> None:
+        real(fd, data, offset, path)
+        if "packed" in path.name and len(data) > 5000:
+            data[4000] ^= 16
+
+    monkeypatch.setattr(output, "read_into", flip)
+    with pytest.raises(ProofFailed, match="code at n="):
+        api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_refused_checkpoint_leaves_nothing(tmp_path: Path) -> None:
+    made = sample("gptq-4bit-v1-sym")
+    name = next(n for n in made.tensors if n.endswith(".scales"))
+    broken = {**made.tensors, name: made.tensors[name].copy()}
+    broken[name].reshape(-1)[3] = float("nan")
+    from dataclasses import replace
+
+    model = replace(made, tensors=broken).write(tmp_path / "models")
+    with pytest.raises(Refused) as refused:
+        api.plan(model, target="sm90", act="bf16")
+    assert any(f.tensor == name for f in refused.value.findings)
+
+
+def test_the_manifest_names_no_path_of_the_run(model: Path, tmp_path: Path) -> None:
+    api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
+    assert str(tmp_path) not in json.dumps(manifest_of(tmp_path / "out"))

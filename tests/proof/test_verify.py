@@ -1,0 +1,120 @@
+"""`verify` finds every damage of a finished folder, and with the source every wrong code."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from humming_convert import api
+from humming_convert.manifest.digests import manifest_digest
+from tests.samples import sample
+from tests.whole import MANIFEST, manifest_of
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(source, output)"""
+    root = tmp_path_factory.mktemp("verify")
+    source = sample("gptq-4bit-v2-asym").write(root)
+    out = root / "out"
+    api.convert(api.plan(source, target="sm90", act="bf16"), out=out)
+    return source, out
+
+
+def test_a_whole_folder_is_found_whole_and_not_changed(made: tuple[Path, Path]) -> None:
+    source, out = made
+    before = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
+    found = api.verify(out, source=source)
+    assert not found.failed
+    assert found.checked["layers proven"] == len(manifest_of(out)["layers"])
+    assert {p.name: p.stat().st_mtime_ns for p in out.iterdir()} == before
+
+
+def test_any_single_bit_of_any_file_is_found(made: tuple[Path, Path]) -> None:
+    _, out = made
+    dice = random.Random(1)
+    for path in sorted(out.iterdir()):
+        raw = path.read_bytes()
+        for _ in range(12):
+            damaged = bytearray(raw)
+            damaged[dice.randrange(len(raw))] ^= 1 << dice.randrange(8)
+            path.write_bytes(damaged)
+            found = api.verify(out)
+            path.write_bytes(raw)
+            assert found.failed, path.name
+            assert any(f.file == path.name for f in found.findings.errors), path.name
+    assert not api.verify(out).failed
+
+
+@pytest.mark.parametrize("cut", [0, 1, 1000])
+def test_a_short_or_missing_file_is_found(made: tuple[Path, Path], cut: int) -> None:
+    _, out = made
+    path = next(out.glob("model-packed-*"))
+    raw = path.read_bytes()
+    if cut:
+        path.write_bytes(raw[:-cut])
+    else:
+        path.unlink()
+    found = api.verify(out)
+    path.write_bytes(raw)
+    assert any(f.file == path.name for f in found.findings.errors)
+
+
+def test_a_stray_file_is_found(made: tuple[Path, Path]) -> None:
+    _, out = made
+    (out / "model-extra.safetensors").write_bytes(b"")
+    found = api.verify(out)
+    (out / "model-extra.safetensors").unlink()
+    assert [f.code for f in found.findings.errors] == ["file-unknown"]
+
+
+def test_a_folder_without_a_manifest_is_no_output(tmp_path: Path) -> None:
+    assert [f.code for f in api.verify(tmp_path).findings.errors] == ["no-manifest"]
+
+
+def _forge(out: Path, change: Any) -> None:
+    """Rewrites the manifest so that its own digest fits again."""
+    manifest = manifest_of(out)
+    change(manifest)
+    manifest["manifest_digest"] = manifest_digest(manifest)
+    (out / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_words_that_fit_their_digest_but_not_the_source_are_found(made: tuple[Path, Path]) -> None:
+    """Somebody repacked a layer wrongly and made the manifest fit: only the source can tell."""
+    from xxhash import xxh3_128
+
+    from humming_convert.checkpoint.header import read_header
+
+    source, out = made
+    kept = {p: p.read_bytes() for p in out.iterdir()}
+    layer = manifest_of(out)["layers"][0]
+    tensor = layer["tensors"]["weight"]
+    path = out / tensor["file"]
+    header = read_header(path)
+    assert not isinstance(header, list)
+    view = header.tensors[tensor["name"]]
+    raw = bytearray(kept[path])
+    raw[view.offset] ^= 1
+    path.write_bytes(raw)
+
+    def fit(manifest: dict[str, Any]) -> None:
+        manifest["layers"][0]["tensors"]["weight"]["digest"] = "xxh3:" + xxh3_128(raw[view.offset : view.offset + view.nbytes]).hexdigest()
+        next(f for f in manifest["files"] if f["name"] == path.name)["digest"] = "xxh3:" + xxh3_128(raw).hexdigest()
+
+    _forge(out, fit)
+    assert not api.verify(out).failed
+    found = api.verify(out, source=source)
+    for p, content in kept.items():
+        p.write_bytes(content)
+    assert [(f.code, f.tensor) for f in found.findings.errors] == [("proof-failed", tensor["name"])]
+
+
+def test_another_source_is_told(made: tuple[Path, Path], tmp_path: Path) -> None:
+    other = sample("gptq-4bit-v1-sym").write(tmp_path)
+    found = api.verify(made[1], source=other)
+    assert [f.code for f in found.findings.errors] == ["fingerprint-differs"]
