@@ -8,6 +8,7 @@ from humming_convert.passes.aux_values import Aux
 from humming_convert.passes.blocks import PACKINGS, Mismatch, is_fast, pack_block, prove_block, slice_block, supported
 from humming_convert.passes.machine import KernelCheckFailed
 from humming_convert.passes.padding import Window, fill_padding, prove_padding, whole, window_columns, windows
+from humming_convert.passes.scales import place_scale
 from humming_convert.passes.scans import any_zero_code, count_nan_e4m3, group_has_magnitude, group_top_and_bottom
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "group_top_and_bottom",
     "is_fast",
     "pack_block",
+    "place_scale",
     "prove_block",
     "prove_padding",
     "slice_block",

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from humming_convert.layouts.recipe import WeightRecipe
 from humming_convert.passes.aux_values import Aux, address, aux_column, aux_group, aux_row_offset, aux_stride, wanted
-from humming_convert.passes.kernels import Purpose
 from humming_convert.passes.known import general, tiles
 from humming_convert.passes.maps import GARBAGE
 from humming_convert.passes.plans import GENERAL_SLOTS, TILE_SLOTS, Box, EdgePlan, Plan, Shape, TilePlan, edge_plan, plan_of
 from humming_convert.passes.positions import BLOCK, Ints, packed_bits, padded_width, place_columns, place_rows, tile_columns
+from humming_convert.passes.route import Purpose
 from humming_convert.passes.routes import way
 
 Raw = NDArray[Any]

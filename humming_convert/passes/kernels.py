@@ -1,90 +1,25 @@
 """Kernels: the loops of a pass over tiles, and the general pass over single codes, as LLVM IR.
 
 In: a `Route` (what to read, move and write).  Out: the text of a module with one function `kernel(int64 *parameters) -> int64`.
-Parameters by name: `Route.parameters`; tables of tiles come from `blocks`, so no kernel knows a shape.
-Facts: reference pages of the project for the method; layouts.md 5 only by way of `orders` and `positions`.
+Parameters by name: `Route.parameters`; tables of tiles come from `plans`, so no kernel knows a shape. Imported only to compile.
+Facts: layouts.md 5 by way of `orders` and `positions`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from llvmlite import ir
 
 from humming_convert.layouts.recipe import CodeMap
 from humming_convert.passes import vector as v
 from humming_convert.passes.maps import MAPS, Fields, split_for_proof, zero_fields
-from humming_convert.passes.orders import LANE_BITS, LANES, Network, log2, network
+from humming_convert.passes.orders import LANES
+from humming_convert.passes.route import GENERAL, ROW, Purpose, Route
 from humming_convert.passes.vector import I8, I32, I64, Words
 
 Value = Any
-Reading = Literal["vectors", "runs", "gathered"]
-Purpose = Literal["pack", "prove", "zeros"]
-
-ROW = 4  # int64 values of a table row: source, target and aux offsets in bytes, and how many new rows or columns it covers
-
-
-HEAD = ("source", "target", "aux", "outer", "outers", "inner", "inners", "rest", "rests", "result", "lane", "run")
-"""First parameters of a tile kernel: addresses, tables and their lengths, bytes between lanes and between word rows of a run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """All that is compiled in.
-
-    width, bits: W and B.  source, target: bits of the tile (fields, lanes, registers), low first.
-    read: `vectors` (a register is 64 bytes in a row), `runs` (B word rows hold 32 codes a lane), `gathered` (the same, each lane by itself).
-    near: leading registers of the source that come out of one run.  slots: leading registers of the target that make one sub-block;
-    fixed: byte strides of the registers after them that lie between the words of a lane.  jumps: byte offset of word w of a sub-block.
-    sign: exchanges of field bits for the top bits.  flip: codes are stored in two's complement.
-    aux: `lanes` (a byte a lane), `spread<m>` (m bytes over the lanes), `words` (fields as the source's).  aux_registers: register bits
-    that move in aux.
-    """
-
-    width: int
-    bits: int
-    source: tuple[str, ...]
-    target: tuple[str, ...]
-    read: Reading
-    near: int = 0
-    slots: int = 0
-    fixed: tuple[int, ...] = ()
-    jumps: tuple[int, ...] = ()
-    sign: tuple[tuple[int, int], ...] = ()
-    flip: bool = False
-    maps: tuple[CodeMap, ...] = ()
-    aux: str = ""
-    aux_registers: tuple[int, ...] = ()
-
-    @property
-    def fields(self) -> Fields:
-        return Fields(self.bits, self.width)
-
-    @property
-    def inside(self) -> int:
-        return log2(32 // self.width) + LANE_BITS
-
-    @property
-    def source_registers(self) -> tuple[str, ...]:
-        return self.source[self.inside :]
-
-    @property
-    def target_registers(self) -> tuple[str, ...]:
-        return self.target[self.inside :]
-
-    @property
-    def network(self) -> Network:
-        return network(self.source, self.target, self.inside, log2(max(8 // self.width, 1)))
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Names of the kernel's parameters, in order."""
-        s = tuple(f"s:{x}" for x in self.source_registers[self.near :])
-        d = tuple(f"d:{x}" for x in self.target_registers[self.slots + len(self.fixed) :])
-        a = tuple(f"a:{self.source_registers[i]}" for i in self.aux_registers)
-        return HEAD + s + d + a
 
 
 class Emitter:
@@ -210,7 +145,7 @@ def _pack(e: Emitter, route: Route, at: tuple[Value, Value, Value]) -> None:
     tile = _mapped(tile, _aux(e, route, at[2], len(tile)), route.maps, route.fields)
     net = route.network
     tile = v.exchanged(tile, net.swaps, route.width)
-    _write(e, route, at[1], [v.bytes_permuted(x, net.final) for x in tile])
+    _write(e, route, at[1], [v.elements_permuted(x, net.final) for x in tile])
 
 
 def _differences(e: Emitter, route: Route, at: tuple[Value, Value, Value]) -> Words:
@@ -220,7 +155,7 @@ def _differences(e: Emitter, route: Route, at: tuple[Value, Value, Value]) -> Wo
     aux = _aux(e, route, at[2], len(want))
     want = _mapped(want, aux, ahead, route.fields)
     net = route.network
-    have = [v.bytes_permuted(x, v.inverse(net.final)) for x in _read_back(e, route, at[1])]
+    have = [v.elements_permuted(x, v.inverse(net.final)) for x in _read_back(e, route, at[1])]
     have = v.exchanged(have, net.swaps[::-1], route.width)
     have = _mapped(have, aux, undone, route.fields, back=True)
     out = v.zero(e.b)
@@ -279,12 +214,6 @@ def _sum(b: Value, values: Sequence[Value]) -> Value:
 
 
 # ---- one code at a time
-
-GENERAL = (
-    *("source", "target", "table", "aux", "aux_pitch", "aux_columns", "rows", "columns", "result"),
-    *("source_rows", "source_columns", "target_rows", "target_columns", "row_slot", "column_slot", "jump"),
-)
-"""Parameters of the general kernel: addresses of the arrays of `positions` for a box of rows x columns, and of `maps.table`."""
 
 
 def general_kernel(bits: int, purpose: Purpose) -> str:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from humming_convert.passes.kernels import GENERAL, Purpose, Route, general_kernel, tile_kernel
 from humming_convert.passes.machine import Kernel, kernels
 from humming_convert.passes.maps import WITH_AUX, table
 from humming_convert.passes.orders import LANES
 from humming_convert.passes.positions import Ints, compacted_bits
+from humming_convert.passes.route import GENERAL, Purpose, Route
 
 Bytes = NDArray[np.uint8]
 
@@ -25,15 +25,25 @@ Bytes = NDArray[np.uint8]
 @lru_cache(maxsize=256)
 def tiles(route: Route, purpose: Purpose) -> Kernel:
     """The kernel of a route."""
-    return kernels().get(f"{purpose} {route}", lambda: tile_kernel(route, purpose), lambda kernel: holds(route, purpose, kernel))
+
+    def text() -> str:
+        from humming_convert.passes.kernels import tile_kernel  # brings llvmlite.ir, which cached code does not need
+
+        return tile_kernel(route, purpose)
+
+    return kernels().get(f"{purpose} {route}", text, lambda kernel: holds(route, purpose, kernel))
 
 
 @lru_cache(maxsize=32)
 def general(bits: int, purpose: Purpose) -> Kernel:
     """The kernel that goes code by code."""
-    return kernels().get(
-        f"general {purpose} {bits}", lambda: general_kernel(bits, purpose), lambda kernel: general_holds(bits, purpose, kernel)
-    )
+
+    def text() -> str:
+        from humming_convert.passes.kernels import general_kernel
+
+        return general_kernel(bits, purpose)
+
+    return kernels().get(f"general {purpose} {bits}", text, lambda kernel: general_holds(bits, purpose, kernel))
 
 
 # ---- one tile, bit by bit
@@ -125,8 +135,10 @@ class _Tile:
         lowest = 1 if "e0m" in route.maps else 0
         self.codes = rng.integers(lowest, 1 << route.bits, len(index)) if route.bits > 1 else rng.integers(0, 2, len(index))
         self.aux, aux, aux_step = _aux_bytes(route, index, rng) if route.aux else (np.zeros(64, np.uint8), 0 * index, 0)
-        mapped = table(route.maps, route.bits)
-        new = mapped[aux if any(m in WITH_AUX for m in route.maps) else 0 * aux, self.codes].astype(np.int64)
+        new = self.codes
+        if route.maps:
+            mapped = table(route.maps, route.bits)
+            new = mapped[aux if any(m in WITH_AUX for m in route.maps) else 0 * aux, self.codes].astype(np.int64)
         self._source_at = _source_positions(route, index)
         to = _target_positions(route, index)
         self.flip = 1 << (route.bits - 1) if route.flip else 0

@@ -8,7 +8,6 @@ Facts: architecture.md 5; docs/decisions/050 (why not through numba).
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import stat
 import tempfile
@@ -20,9 +19,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_128, xxh3_128_digest
 
 ENVIRONMENT = "HUMMING_CONVERT_CACHE"
-DIGEST_BYTES = 32
+DIGEST_BYTES = 16
+SHAPING = ("kernels", "machine", "maps", "orders", "positions", "route", "vector")  # modules that shape a kernel's code
 
 Check = Callable[["Kernel"], bool]
 
@@ -83,14 +84,14 @@ def _read_object(path: Path) -> bytes | None:
     except OSError:
         return None
     head, code = raw[:DIGEST_BYTES], raw[DIGEST_BYTES:]
-    return code if hashlib.sha256(code).digest() == head else None
+    return code if xxh3_128_digest(code) == head else None
 
 
 def _write_object(path: Path, code: bytes) -> None:
     """Whole or not at all, whoever else writes the same name. A full or vanished disk only costs the next process a compilation."""
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as file:
-            file.write(hashlib.sha256(code).digest() + code)
+            file.write(xxh3_128_digest(code) + code)
         os.replace(file.name, path)
     except OSError:
         return
@@ -113,10 +114,10 @@ def _host() -> tuple[Any, str, str, str]:
 def _made_of() -> bytes:
     """Digest of what shapes the code besides its key: these sources and the compiler."""
     llvm, *host = _host()
-    sha = hashlib.sha256(repr((host, llvm.llvm_version_info)).encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        sha.update(path.read_bytes())
-    return sha.digest()
+    digest = xxh3_128(repr((host, llvm.llvm_version_info)).encode())
+    for name in SHAPING:
+        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
+    return digest.digest()
 
 
 def _target_machine(module_cpu: str | None = None) -> Any:
@@ -169,7 +170,7 @@ class Kernels:
             return self._held[key]
 
     def _path(self, key: str) -> Path | None:
-        name = hashlib.sha256(_made_of() + key.encode()).hexdigest()[:40]
+        name = xxh3_128(_made_of() + key.encode()).hexdigest()
         return None if self._folder is None else self._folder / f"{name}.o"
 
     def _from_cache(self, key: str) -> Kernel | None:

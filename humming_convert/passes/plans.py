@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from humming_convert.layouts.recipe import WeightRecipe
 from humming_convert.passes.aux_values import address, aux_column, aux_group, aux_row_offset, aux_stride, wanted
-from humming_convert.passes.kernels import GENERAL, HEAD
 from humming_convert.passes.maps import table
 from humming_convert.passes.positions import Ints, packed_bits, source_bits
+from humming_convert.passes.route import GENERAL, HEAD
 from humming_convert.passes.routes import Way, way
 
 
@@ -89,7 +89,7 @@ def _template(names: Sequence[str], values: dict[str, int]) -> Ints:
     return np.array([0 if x in ADDRESSES else values[x] for x in names], np.int64)
 
 
-def _starts(first: int, last: int, size: int) -> list[tuple[int, int]]:
+def starts(first: int, last: int, size: int) -> list[tuple[int, int]]:
     """(start, new ones) of tiles that cover first..last; the last one begins early where the rest is no whole tile."""
     out = [(at, size) for at in range(first, last - size + 1, size)]
     rest = (last - first) % size
@@ -111,7 +111,7 @@ def _tile_plan(s: Shape) -> TilePlan | None:
     if not (n1 > n0 and k1 > k0) or n0 % word[0] or k0 % word[1]:
         return None
     kind, pitch = w.route.aux, _aux_pitch(s, w.route.aux)
-    rows, columns = np.array(_starts(n0, n1, w.tile.rows)), np.array(_starts(k0, k1, w.tile.columns))
+    rows, columns = np.array(starts(n0, n1, w.tile.rows)), np.array(starts(k0, k1, w.tile.columns))
     to = packed_bits(s.recipe, rows[:, 0] + s.row, columns[:, 0] + s.column)
     # padded words that are words (W = B) are steps like others: their jump belongs to the offset
     to_rows, to_columns = to.rows[:, 0] + to.jump[to.row_slot, 0], to.columns[:, 0] + to.jump[to.column_slot, 0]

@@ -14,9 +14,9 @@ import numpy as np
 
 from humming_convert.layouts.recipe import WeightRecipe
 from humming_convert.passes.aux_values import aux_group, wanted
-from humming_convert.passes.kernels import Route
 from humming_convert.passes.orders import LANE_BITS, LANES, Order, Tile, log2, source_order, target_order, tile_of, transpositions
 from humming_convert.passes.positions import BLOCK, packed_bits, padded_width, tile_columns
+from humming_convert.passes.route import Route
 
 MAX_REGISTERS = 64  # vectors of a tile
 

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humming_convert.passes.blocks import NOTHING, stored_rows
-from humming_convert.passes.kernels import ROW, Reading, Route
 from humming_convert.passes.known import tiles
 from humming_convert.passes.orders import LANES, source_order
 from humming_convert.passes.positions import padded_width, source_bits
+from humming_convert.passes.route import ROW, Reading, Route
 
 Raw = NDArray[Any]
 STEP = 1 << 18  # bytes between two looks at the result: in cache, and an early end is early

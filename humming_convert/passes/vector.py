@@ -181,14 +181,17 @@ def exchanged(regs: Sequence[Words], swaps: Sequence[tuple[int, int]], width: in
     return r
 
 
-def bytes_permuted(x: Words, places: Sequence[int]) -> Words:
-    """The six bits of a byte's number in the vector permuted: bit i of the new number is bit places[i] of the old."""
+def elements_permuted(x: Words, places: Sequence[int]) -> Words:
+    """The bits of an element's number in the vector permuted: bit i of the new number is bit places[i] of the old.
+
+    Six places: elements are bytes; five: halves of a word.
+    """
     if not places:
         return x
-    old = [sum((new >> i & 1) << place for i, place in enumerate(places)) for new in range(4 * LANES)]
-    kind = ir.VectorType(I8, 4 * LANES)
-    parts = x.b.bitcast(x.v, kind)
-    moved = x.b.shuffle_vector(parts, parts, ir.Constant(ir.VectorType(I32, 4 * LANES), old))
+    count = 1 << len(places)
+    old = [sum((new >> i & 1) << place for i, place in enumerate(places)) for new in range(count)]
+    parts = x.b.bitcast(x.v, ir.VectorType(ir.IntType(32 * LANES // count), count))
+    moved = x.b.shuffle_vector(parts, parts, ir.Constant(ir.VectorType(I32, count), old))
     return Words(x.b, x.b.bitcast(moved, VECTOR))
 
 

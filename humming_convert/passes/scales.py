@@ -1,0 +1,123 @@
+"""Weight scales by compiled passes: [N', G] of one or two bytes to the packed tensor, as `layouts.scales` does it.
+
+In: one expert's padded scales, either axis contiguous.  Out: the packed array; equal to `layouts.scales.place_scale` in values and type.
+Scale tensors are a sixteenth to a quarter of the weights (NVFP4, MXFP4), too much for strided copies of single bytes.
+Facts: layouts.md 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from humming_convert.layouts.config import ScalePlace
+from humming_convert.layouts.scales import place_scale as place_slowly
+from humming_convert.passes.aux_values import address
+from humming_convert.passes.blocks import NOTHING
+from humming_convert.passes.known import tiles
+from humming_convert.passes.orders import LANE_BITS, TOP, Order, log2, names, tile_of
+from humming_convert.passes.plans import starts
+from humming_convert.passes.positions import Ints, ppu_row
+from humming_convert.passes.route import ROW, Route
+
+Array = NDArray[Any]
+MAX_REGISTERS = 64
+SMALL = 1 << 14  # scales; below, numpy is faster than the tables of a pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    """From these multiples of n and g on, positions are linear; whole ones only."""
+
+    rows: int
+    groups: int
+
+
+LINEAR: dict[ScalePlace, _Linear] = {
+    "normal": _Linear(64, 1),
+    "on_c": _Linear(32, 1),
+    "umma": _Linear(128, 4),
+    "mx1": _Linear(16, 2),
+    "mx4": _Linear(1, 4),
+}
+
+
+def scale_position(place: ScalePlace, ppu: bool, n_total: int, n: Ints, g: Ints) -> Ints:
+    """Where the scale of row n, group g goes, counted in scales (layouts.md 6.2 to 6.6)."""
+    if place == "normal":
+        n = ppu_row(n) if ppu else n
+        return np.asarray(g * n_total + n // 64 * 64 + 8 * (n % 8) + n % 64 // 8)
+    if place == "on_c":
+        q = n % 32
+        return np.asarray(g * n_total + n // 32 * 32 + 2 * (q // 8) + 8 * (q % 8 // 2) + q % 2)
+    if place == "umma":
+        return np.asarray((g // 4 * n_total + n // 128 * 128 + 4 * (n % 32) + n % 128 // 32) * 4 + g % 4)
+    if place == "mx1":
+        return np.asarray((g // 2 * (n_total // 2) + 8 * (n // 16) + n % 8) * 4 + 2 * (n % 16 // 8) + g % 2)
+    assert place == "mx4", place
+    return np.asarray((g // 4 * n_total + n) * 4 + g % 4)
+
+
+def _source(letter: str, other: str, width: int, pitch: int) -> Order:
+    """An array whose contiguous axis is `letter`."""
+    inside = log2(32 // width)
+    strides = {f"{letter}{i}": 4 << (i - inside) for i in range(inside, TOP)} | {f"{other}{i}": pitch << i for i in range(TOP)}
+    return Order(fields=names(letter, 0, inside), lanes=names(letter, inside, inside + LANE_BITS), near=(), strides=strides)
+
+
+def _target(place: ScalePlace, ppu: bool, n_total: int, width: int) -> Order:
+    powers, none = np.array([1 << i for i in range(TOP)]), np.zeros(TOP, np.int64)
+    fields, strides = {}, {}
+    for letter, n, g in (("n", powers, none), ("k", none, powers)):
+        for i, scale in enumerate(scale_position(place, ppu, n_total, n, g)):
+            if scale * width < 32:
+                fields[f"{letter}{i}"] = int(scale)
+            else:
+                strides[f"{letter}{i}"] = int(scale) * width // 8
+    by_stride = {stride: x for x, stride in strides.items()}
+    lanes = tuple(by_stride[4 << i] for i in range(LANE_BITS))
+    return Order(fields=tuple(sorted(fields, key=lambda x: fields[x])), lanes=lanes, near=(), strides=strides)
+
+
+def place_scale(scale: Array, place: ScalePlace, ppu: bool) -> Array:
+    """One expert's weight scales to their packed tensor: fast where whole tiles fit, else by the reference."""
+    n, g = scale.shape
+    width = scale.itemsize * 8
+    linear = LINEAR.get(place)
+    if linear is None or width > 16 or scale.size < SMALL or n % linear.rows or g % linear.groups or (width == 16 and linear.groups > 1):
+        return place_slowly(scale, place, ppu)
+    if scale.strides[1] == scale.itemsize and scale.strides[0] > 0:
+        source = _source("k", "n", width, scale.strides[0])
+    elif scale.strides[0] == scale.itemsize and scale.strides[1] > 0:
+        source = _source("n", "k", width, scale.strides[1])
+    else:
+        return place_slowly(scale, place, ppu)
+    target = _target(place, ppu, n, width)
+    tile = tile_of(source, target)
+    registers = tile.source[log2(32 // width) + LANE_BITS :]
+    if n < tile.rows or g < tile.columns or 1 << len(registers) > MAX_REGISTERS:
+        return place_slowly(scale, place, ppu)
+    kind, shape = (scale.dtype, (g, n)) if linear.groups == 1 else (np.dtype("<i4"), (g // linear.groups, n * linear.groups // 4))
+    out = np.empty(shape, kind)
+    route = Route(width=width, bits=width, source=tile.source, target=tile.target, read="vectors")
+    rows, groups = np.array(starts(0, n, tile.rows)), np.array(starts(0, g, tile.columns))
+    to_rows = scale_position(place, ppu, n, rows[:, 0], 0 * rows[:, 0]) * scale.itemsize
+    to_groups = scale_position(place, ppu, n, 0 * groups[:, 0], groups[:, 0]) * scale.itemsize
+    by_rows = np.stack([rows[:, 0] * scale.strides[0], to_rows, 0 * to_rows, rows[:, 1]], 1)
+    by_groups = np.stack([groups[:, 0] * scale.strides[1], to_groups, 0 * to_groups, groups[:, 1]], 1)
+    rest = np.zeros((1, ROW), np.int64)
+    for bit in tile.rest:
+        rest = np.concatenate([rest, rest + np.array([source.strides[bit], target.strides[bit], 0, 0])])
+    result = np.zeros(8, np.int64)
+    outer, inner, rest = (np.ascontiguousarray(x, np.int64) for x in (by_groups, by_rows, rest))
+    values = {"source": address(scale), "target": address(out), "aux": address(NOTHING), "result": address(result), "lane": 0, "run": 0}
+    for name, table in (("outer", outer), ("inner", inner), ("rest", rest)):
+        values |= {name: address(table), f"{name}s": len(table)}
+    values |= {f"s:{x}": source.strides[x] for x in registers} | {f"d:{x}": target.strides[x] for x in route.target_registers}
+    tiles(route, "pack")(np.array([values[x] for x in route.parameters], np.int64))
+    if result[0] != n * g:
+        raise AssertionError(f"{result[0]} of {n * g} scales were placed")
+    return out
