@@ -63,6 +63,7 @@ def _pattern(option: str, text: str | None) -> str | None:
 def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[str, Any]) -> Request:
     """A Request from plain options (names of `plan`). UsageError where they make no sense for this checkpoint."""
     from humming_convert.formats.source import ReadOptions
+    from humming_convert.model.parallel import ranks
     from humming_convert.plan.types import Request
     from humming_convert.targets.activations import activation
     from humming_convert.targets.environment import compiler_version
@@ -92,6 +93,13 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
             activation(act, dtype)
         except ValueError as error:
             raise UsageError(f"--act: {error}") from None
+    tp, ep = o.pop("tp"), o.pop("ep")
+    if standard and (tp, ep) != (1, 1):
+        raise UsageError("--tp and --ep cut packed layers; the standard form is cut by the runtime as it loads, leave them out")
+    try:
+        ranks(tp, ep)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     entry = o.pop("entry")
     pads = {"vllm": (256, 128), "humming-layer": (1, 1)}[entry]  # runtimes.md 2.3
     pad_n, pad_k = o.pop("pad_n") or pads[0], o.pop("pad_k") or pads[1]
@@ -112,6 +120,8 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
         pad_k=pad_k,
         dtype=dtype,
         read=read,
+        tp=tp,
+        ep=ep,
         fuse=o.pop("fuse") or "auto",
         include=_pattern("--include", o.pop("include")),
         exclude=_pattern("--exclude", o.pop("exclude")),
@@ -146,6 +156,8 @@ DEFAULTS: dict[str, Any] = {
     "qkv_layout": "auto",
     "include": None,
     "exclude": None,
+    "tp": 1,
+    "ep": 1,
     "shard_size": "5GB",
     "allow_lossy": False,
     "strict": False,

@@ -156,6 +156,10 @@ MissingInputScaleOption = Annotated[
 QkvLayoutOption = Annotated[QkvLayout, typer.Option("--qkv-layout", help="Row order of a fused qkv_proj.", rich_help_panel=_SOURCE)]
 Include = Annotated[str | None, typer.Option("--include", metavar="RE", help="Only layers whose name matches.", rich_help_panel=_LAYOUT)]
 Exclude = Annotated[str | None, typer.Option("--exclude", metavar="RE", help="Layers to pass through unchanged.", rich_help_panel=_LAYOUT)]
+Tp = Annotated[int, typer.Option("--tp", min=1, metavar="N", help="Tensor-parallel ranks: one file series each.", rich_help_panel=_LAYOUT)]
+Ep = Annotated[
+    int, typer.Option("--ep", min=1, metavar="N", help="Expert-parallel ranks: whole experts, a multiple of --tp.", rich_help_panel=_LAYOUT)
+]
 ShardSize = Annotated[str, typer.Option("--shard-size", metavar="SIZE", help="Largest output file.", rich_help_panel=_LAYOUT)]
 AllowLossy = Annotated[bool, typer.Option("--allow-lossy", help="Permit lossy steps that are not in the free list.", rich_help_panel=_WHAT)]
 Strict = Annotated[bool, typer.Option("--strict", help="Warnings and every lossy step are errors.", rich_help_panel=_WHAT)]

@@ -36,6 +36,8 @@ def _request(
     w13: o.W13Option = o.W13.keep,
     include: o.Include = None,
     exclude: o.Exclude = None,
+    tp: o.Tp = 1,
+    ep: o.Ep = 1,
     shard_size: o.ShardSize = "5GB",
     gptq_zeros: o.ZerosOption = o.Zeros.auto,
     gptq_wrap: o.WrapOption = o.Wrap.auto,

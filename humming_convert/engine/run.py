@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,9 +23,10 @@ from humming_convert.engine.journal import Journal, differences, fields
 from humming_convert.engine.output import Arena, OutputWriter
 from humming_convert.engine.pack import Worker, copy_plain, write_layer
 from humming_convert.engine.progress import Counter, Progress
-from humming_convert.manifest.build import build_manifest
+from humming_convert.manifest.build import build_manifest, rank_manifest
 from humming_convert.manifest.card import model_card
 from humming_convert.manifest.config_json import output_config
+from humming_convert.manifest.read import full_manifests
 from humming_convert.manifest.types import FileEntry, LayerResult
 from humming_convert.plan.types import OutputFile, PlainTensor, Plan, PlannedLayer
 
@@ -47,22 +48,24 @@ class CheckFailed(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Result:
-    """A finished run. `seconds`: by phase. `already_done`: the folder was there, whole, of the same fingerprint."""
+    """A finished run. `manifest`: of the whole folder; `layers`: the entries of all ranks. `seconds`: by phase.
+    `already_done`: the folder was there, whole, of the same fingerprint."""
 
     out: Path
     plan: Plan
-    manifest: dict[str, Any]
+    manifest: Mapping[str, Any]
+    layers: Sequence[Mapping[str, Any]]
     already_done: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def lossy_steps(self) -> list[str]:
-        return sorted({x["step"] for layer in self.manifest["layers"] for x in layer["lossy"]})
+        return sorted({x["step"] for layer in self.layers for x in layer["lossy"]})
 
     @property
     def proof(self) -> str:
         """`equal`, or the weakest word that a layer's proof uses."""
-        words = {w for layer in self.manifest["layers"] for w in (layer["proof"]["codes"], layer["proof"]["scales"])}
+        words = {w for layer in self.layers for w in (layer["proof"]["codes"], layer["proof"]["scales"])}
         return "equal" if words <= {"equal"} else ", ".join(sorted(words))
 
     def document(self) -> dict[str, Any]:
@@ -72,7 +75,7 @@ class Result:
             "already_done": self.already_done,
             "out": str(self.out),
             "fingerprint": self.plan.fingerprint,
-            "layers": len(self.manifest["layers"]),
+            "layers": self.plan.totals["layers"],
             "lossy_steps": self.lossy_steps,
             "proof": self.proof,
             "totals": dict(self.plan.totals),
@@ -89,7 +92,7 @@ def run(
     if plan.totals["open_questions"]:
         raise ValueError("a plan made from headers only has open questions; make it again with the data")
     if (done := _already_done(plan, out, overwrite)) is not None:
-        return Result(out=out, plan=plan, manifest=done, already_done=True)
+        return Result(out=out, plan=plan, manifest=done, layers=_layers(out, done), already_done=True)
     with workspace(out) as space:
         try:
             journal = _prepare(plan, space, fresh)
@@ -104,7 +107,17 @@ def run(
         manifest = _finish(plan, space, results, meters)
         journal.remove()
         space.publish(overwrite=overwrite)
-    return Result(out=out, plan=plan, manifest=manifest, seconds={"write": wrote - begin, "finish": time.perf_counter() - wrote})
+    return Result(
+        out=out,
+        plan=plan,
+        manifest=manifest,
+        layers=_layers(out, manifest),
+        seconds={"write": wrote - begin, "finish": time.perf_counter() - wrote},
+    )
+
+
+def _layers(out: Path, manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [layer for full in full_manifests(out, manifest) for layer in full["layers"]]
 
 
 def cores() -> int:
@@ -246,7 +259,7 @@ def _write_file(file: OutputFile, content: list[PlannedLayer | PlainTensor], pat
         for item in content:
             worker.check()
             if isinstance(item, PlannedLayer):
-                layers[item.layer.name] = write_layer(item, writer, worker)
+                layers[item.key] = write_layer(item, writer, worker)
                 counter.tell("tensor", item.layer.name, sum(t.nbytes for t in item.outputs.values()))
             else:
                 meter = copy_plain(item, writer, worker)
@@ -294,8 +307,15 @@ def _finish(plan: Plan, space: Workspace, results: dict[str, LayerResult], done:
     for name in ("config.json", *strays):
         path = plan.source.folder / name
         sources.append(FileEntry(name=name, bytes=path.stat().st_size, digest=content_digest(path)))
-    manifest = build_manifest(plan, results, measures, entries, sources)
-    _write_text(partial / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+    several, late = len(plan.request.ranks) > 1, []
+    for number, rank in enumerate(plan.request.ranks if several else ()):
+        others = {t.file for p in plan.layers if p.rank != number for t in p.outputs.values()}
+        its_own = build_manifest(plan, results, measures, [e for e in entries if e.name not in others], sources, number)
+        path = partial / rank_manifest(rank)
+        _write_json(path, its_own)
+        late.append(FileEntry(name=path.name, bytes=path.stat().st_size, digest=content_digest(path)))
+    manifest = build_manifest(plan, results, measures, [*entries, *late], sources, None if several else 0)
+    _write_json(partial / MANIFEST, manifest)
     fsync_folder(partial)
     return manifest
 
@@ -311,6 +331,10 @@ def _check_folder(plan: Plan, partial: Path) -> None:
         with open(path, "rb") as opened:
             if opened.read(len(f.header)) != f.header or path.stat().st_size != f.nbytes:
                 raise CheckFailed(f"{f.name}: the header or the size on disk is not what was written")
+
+
+def _write_json(path: Path, manifest: dict[str, Any]) -> None:
+    _write_text(path, json.dumps(manifest, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -15,8 +15,9 @@ from humming_convert import __version__
 from humming_convert.manifest.digests import manifest_digest
 from humming_convert.manifest.types import FileEntry, LayerResult
 from humming_convert.manifest.versions import versions
+from humming_convert.model.parallel import Rank
 from humming_convert.plan.fingerprint import options_of
-from humming_convert.plan.types import Plan, PlannedLayer
+from humming_convert.plan.types import Plan, PlannedLayer, Request
 from humming_convert.standard.forms import InputForm, WeightForm
 from humming_convert.standard.numbers import MODEL_DTYPES
 
@@ -31,9 +32,11 @@ def build_manifest(
     measures: Mapping[str, Sequence[Mapping[str, Any]]],
     files: Sequence[FileEntry],
     source_files: Sequence[FileEntry],
+    rank: int | None = None,
 ) -> dict[str, Any]:
-    """results: by layer name.  measures: name of a dequantized plain tensor -> measures of its rounding.  files: every file of the
-    folder but the manifest.  source_files: what was read."""
+    """results: by PlannedLayer.key.  measures: name of a dequantized plain tensor -> measures of its rounding.  files: every file of the
+    folder but the manifest.  source_files: what was read.  rank: whose layers; None in a folder of several ranks: the common part, which
+    lists the ranks and holds no layers."""
     packed = not plan.request.standard
     accepted, same_bytes = versions(plan)
     request = plan.request
@@ -58,8 +61,8 @@ def build_manifest(
             "families": list(plan.families),
             "files": [f.as_dict() for f in sorted(source_files, key=lambda f: f.name)],
         },
-        "parallel": {"tp_size": 1, "tp_rank": 0, "ep_size": 1, "ep_rank": 0},
-        "layers": [_layer(p, results[p.layer.name]) for p in plan.layers],
+        "parallel": _parallel(request, rank),
+        "layers": [_layer(p, results[p.key]) for p in (plan.of_rank(rank) if rank is not None else ())],
         "dequantized": _dequantized(plan, measures),
         "passthrough": _passthrough(plan),
         "files": [f.as_dict() for f in sorted(files, key=lambda f: f.name)],
@@ -69,8 +72,21 @@ def build_manifest(
     if request.target is not None:
         out["target"] = {"name": request.target.name, "sm": request.target.sm, "ppu": request.target.ppu}
         out["act"] = plan.act
+    if rank is None:
+        out["ranks"] = [{"tp_rank": r.tp_rank, "ep_rank": r.ep_rank, "file": rank_manifest(r)} for r in request.ranks]
     out["manifest_digest"] = manifest_digest(out)
     return out
+
+
+def rank_manifest(rank: Rank) -> str:
+    """Name of the full manifest of one rank of several (architecture.md 9.6)."""
+    return f"humming_manifest-{rank.label}.json"
+
+
+def _parallel(request: Request, rank: int | None) -> dict[str, int | None]:
+    if rank is None:
+        return {"tp_size": request.tp, "tp_rank": None, "ep_size": request.ep, "ep_rank": None}
+    return asdict(request.ranks[rank])
 
 
 def _layer(planned: PlannedLayer, result: LayerResult) -> dict[str, Any]:

@@ -92,9 +92,9 @@ def schemes(plan: Plan) -> list[str]:
 
 def _ours(plan: Plan, results: Mapping[str, LayerResult]) -> str:
     target, request = plan.request.target, plan.request
-    made = f"packed for {target.name} (act `{plan.act}`)" if target is not None else "in the Humming standard form"
+    made = f"packed for {target.name} (act `{plan.act}`{_ranks(plan)})" if target is not None else "in the Humming standard form"
     revision = f", revision `{plan.source.revision}`" if plan.source.revision else ""
-    rows = "\n".join(f"| {form} | {count} |" for form, count in Counter(_form(p) for p in plan.layers).most_common())
+    rows = "\n".join(f"| {form} | {count} |" for form, count in Counter({p.layer.name: _form(p) for p in plan.layers}.values()).most_common())
     steps: Counter[str] = Counter(m.step for r in results.values() for m in r.lossy)
     lossy = "\n".join(f"- `{step}`: {STEPS[step].text} ({count} tensors)" for step, count in sorted(steps.items()))
     return f"""# {plan.source.name}, {made}
@@ -111,6 +111,12 @@ Lossy steps: {"none." if not lossy else chr(10) + chr(10) + lossy}
 
 Check the files: `humming-convert verify FOLDER`. Fingerprint: `{plan.fingerprint}`.
 """
+
+
+def _ranks(plan: Plan) -> str:
+    """`, tp 2`; nothing for one rank."""
+    request = plan.request
+    return "".join(f", {name} {size}" for name, size in (("tp", request.tp), ("ep", request.ep)) if size > 1)
 
 
 def _form(planned: PlannedLayer) -> str:

@@ -48,7 +48,7 @@ def packed_quantization(plan: Plan) -> dict[str, Any]:
         "sm": target.sm,
         "act": plan.act,
         "humming_version": plan.request.humming_version,
-        "tp_size": 1,
+        "tp_size": plan.request.tp,
     }
     schemes = [s.body["kv_cache_scheme"] for s in plan.source.sections if s.body.get("kv_cache_scheme")]
     return {**out, "kv_cache_scheme": schemes[0]} if schemes else out

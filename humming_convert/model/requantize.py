@@ -107,10 +107,11 @@ class RequantizedBlock(CodeBlock):
         return False
 
     def codes(self, context: Context) -> Codes:
-        out = np.empty((self.n, self.k), np.uint8)
+        out = np.empty((self.whole.n, self.whole.k), np.uint8)
         for rows, numbers in self.again.pieces(context):
             out[rows] = self.again.codes(numbers, *self.again.scales(numbers))
-        return out
+        (r0, r1), (c0, c1) = self.taken
+        return out[r0:r1, c0:c1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from humming_convert.formats.source import Source
 from humming_convert.model.check import check_tied_head
 from humming_convert.model.fuse import FusedModel, fuse_model
 from humming_convert.model.options import ModelOptions
+from humming_convert.model.parallel import Heads, max_tp
 from humming_convert.model.standard_form import standard_model
 from humming_convert.plan.files import lay_out
 from humming_convert.plan.fingerprint import fingerprint
@@ -46,19 +47,21 @@ def make_plan(checkpoint: Checkpoint, request: Request, read: Read, findings: Fi
     plain_names = [v.name for v in reading.passthrough] + [v.name for x in excluded for v in x.source]
     # errors of the model are not the end yet: what could be fused is looked at too, so that all findings come at once
     model = _model(checkpoint, layers, plain_names, request, read, findings, headers_only)
+    heads = Heads.of(checkpoint.text_config)
     if request.standard:
-        planned: list[PlannedLayer] = [_standard_layer(x, model, checkpoint) for x in model.layers]
+        planned: list[PlannedLayer] = [_standard_layer(x, model, checkpoint, heads) for x in model.layers]
     else:
         assert request.target is not None
-        packing = Packing(request=request, target=request.target, read=read, findings=findings, headers_only=headers_only)
-        planned = [p for x in model.layers if (p := plan_packed(x, model.vllm.get(x.name), packing)) is not None]
+        packing = Packing(request=request, target=request.target, read=read, findings=findings, headers_only=headers_only, heads=heads)
+        planned = [p for x in model.layers for p in plan_packed(x, model.vllm.get(x.name), packing)]
     _permit(planned, model, request, findings)
     findings.raise_errors()
     plain = _plain(reading, excluded, model, request)
-    files, planned, plain = lay_out(planned, plain, packed=not request.standard, shard_size=request.shard_size)
+    labels = None if request.standard else tuple(r.label for r in request.ranks)
+    files, planned, plain = lay_out(planned, plain, labels=labels, shard_size=request.shard_size)
     totals = {
-        "layers": len(planned),
-        "modules": sum(len(p.layer.parts) for p in planned),
+        "layers": len({p.layer.name for p in planned}),
+        "modules": len({part for p in planned for part in p.layer.parts}),
         "bytes_in": sum(v.nbytes for v in _unique(reading, layers)),
         "bytes_out": sum(f.nbytes for f in files),
         "passthrough": {
@@ -135,13 +138,13 @@ def _model(
     return fuse_model(checkpoint, layers, plain, options, findings=findings)
 
 
-def _standard_layer(layer: StandardLayer, model: FusedModel, checkpoint: Checkpoint) -> PlannedLayer:
+def _standard_layer(layer: StandardLayer, model: FusedModel, checkpoint: Checkpoint, heads: Heads) -> PlannedLayer:
     outputs = {
         role: planned_tensor(standard_name(layer, role, checkpoint.model_type), role, layer.tensors[role].dtype, layer.tensors[role].shape)
         for role in ROLES
         if role in layer.tensors
     }
-    return PlannedLayer(layer=layer, vllm=model.vllm.get(layer.name), recipe=None, outputs=outputs)
+    return PlannedLayer(layer=layer, vllm=model.vllm.get(layer.name), recipe=None, outputs=outputs, max_tp=max_tp(layer, heads))
 
 
 def standard_name(layer: StandardLayer, role: str, model_type: str) -> str:

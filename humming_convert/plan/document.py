@@ -17,7 +17,9 @@ def layer_rows(plan: Plan, *, verbose: bool) -> tuple[tuple[str, ...], list[tupl
     rows: dict[tuple[str, ...], list[str]] = {}
     for p in plan.layers:
         key = _row(p)
-        rows.setdefault((*key, p.layer.name) if verbose else key, []).append(p.layer.name)
+        names = rows.setdefault((*key, p.layer.name) if verbose else key, [])
+        if p.layer.name not in names:  # the same of every rank
+            names.append(p.layer.name)
     out = [(names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} like it", *key[:6]) for key, names in rows.items()]
     if not verbose and len(out) > FEW_ROWS:
         out = [*out[:FEW_ROWS], (f"… {len(out) - FEW_ROWS} more kinds of layers (--verbose)", *[""] * 6)]
@@ -60,6 +62,9 @@ def plan_document(plan: Plan) -> dict[str, Any]:
                 "n": p.layer.n,
                 "k": p.layer.k,
                 "experts": p.layer.experts,
+                "tp_rank": request.ranks[p.rank].tp_rank,
+                "ep_rank": request.ranks[p.rank].ep_rank,
+                "max_tp": p.max_tp,
                 "config": p.recipe.config.as_dict() if p.recipe else None,
                 "answers": dict(p.answers),
                 "tensors": {role: _tensor(t) for role, t in p.outputs.items()},

@@ -1,6 +1,7 @@
 """Which output file holds which tensor, and where.
 
-Packed: layers in `model-packed-tp1of1-*`, all else in `model-common-*`; standard: everything in `model-*` (architecture.md 9.4).
+Packed: layers in `model-packed-tpRofT-*`, a series a rank, all else in `model-common-*`; standard: everything in `model-*`
+(architecture.md 9.4).
 A series is cut at --shard-size, and into several files long before that, so that several workers write at once
 (writes to one file are serial in the kernel, passes_cpu.md 3). The cut depends on the plan alone, never on the workers.
 """
@@ -19,19 +20,29 @@ WORTH = 64_000_000  # bytes below which a file is not cut further
 
 
 def lay_out(
-    layers: Sequence[PlannedLayer], plain: Sequence[PlainTensor], *, packed: bool, shard_size: int
+    layers: Sequence[PlannedLayer], plain: Sequence[PlainTensor], *, labels: Sequence[str] | None, shard_size: int
 ) -> tuple[list[OutputFile], list[PlannedLayer], list[PlainTensor]]:
-    """Files in the order of their names, and the layers and plain tensors with their places filled in."""
-    units = [tuple(x.outputs.values()) for x in layers]
+    """Files in the order of their names, and the layers and plain tensors with their places filled in.
+
+    labels: of the ranks of a packed folder, in their order; None: the standard form.
+    """
     singles = [(x.output,) for x in plain]
-    if packed:
-        places, files = _series("model-packed-tp1of1", units, shard_size)
-        common, common_files = _series("model-common", singles, shard_size)
-        places, files = places | common, common_files + files
+    placed: list[PlannedLayer] = []
+    if labels is None:
+        places, files = _series("model", [*(tuple(x.outputs.values()) for x in layers), *singles], shard_size)
+        placed = [_placed(x, places) for x in layers]
     else:
-        places, files = _series("model", [*units, *singles], shard_size)
-    placed_layers = [replace(x, outputs={role: places[t.name] for role, t in x.outputs.items()}) for x in layers]
-    return files, placed_layers, [replace(x, output=places[x.output.name]) for x in plain]
+        places, files = _series("model-common", singles, shard_size)
+        for rank, label in enumerate(labels):
+            mine = [x for x in layers if x.rank == rank]
+            of_rank, more = _series(f"model-packed-{label}", [tuple(x.outputs.values()) for x in mine], shard_size)
+            placed += [_placed(x, of_rank) for x in mine]
+            files += more
+    return files, placed, [replace(x, output=places[x.output.name]) for x in plain]
+
+
+def _placed(layer: PlannedLayer, places: dict[str, PlannedTensor]) -> PlannedLayer:
+    return replace(layer, outputs={role: places[t.name] for role, t in layer.outputs.items()})
 
 
 def _series(stem: str, units: Sequence[tuple[PlannedTensor, ...]], shard_size: int) -> tuple[dict[str, PlannedTensor], list[OutputFile]]:

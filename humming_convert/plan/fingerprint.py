@@ -47,7 +47,7 @@ def identity(plan: Plan) -> dict[str, Any]:
         "config": plan.source.config,
         "sections": {s.place: s.body for s in plan.source.sections},
         "files": {f.name: [f.nbytes, xxh3_128(f.header).hexdigest()] for f in plan.files},
-        "layers": {p.layer.name: [p.vllm, p.recipe.config.as_dict() if p.recipe else None, p.layer.parts] for p in plan.layers},
+        "layers": {p.key: [p.vllm, p.recipe.config.as_dict() if p.recipe else None, p.layer.parts] for p in plan.layers},
     }
 
 

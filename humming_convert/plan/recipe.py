@@ -13,6 +13,8 @@ from humming_convert.findings import Findings, Refused
 from humming_convert.layouts import resolve
 from humming_convert.layouts.config import LayerRecipe
 from humming_convert.model.conform import check_range, conform
+from humming_convert.model.parallel import Heads, cut_layer, max_tp
+from humming_convert.model.unify import Rejected
 from humming_convert.plan.answer import answer_questions
 from humming_convert.plan.types import PlannedLayer, PlannedTensor, Request, planned_tensor
 from humming_convert.standard.forms import InputForm, InputMode, WeightForm
@@ -37,6 +39,7 @@ class Packing:
     read: Read
     findings: Findings
     headers_only: bool
+    heads: Heads
 
     @property
     def environment(self) -> Environment:
@@ -44,21 +47,43 @@ class Packing:
         return Environment(compiler=compiler_version(r.cuda_compiler_version), cubin_patch=r.cubin_patch, humming_version=r.humming_version)
 
 
-def plan_packed(layer: StandardLayer, vllm: str | None, packing: Packing) -> PlannedLayer | None:
-    """The plan of one layer; None (and an error finding) if it cannot be packed as asked."""
+def plan_packed(layer: StandardLayer, vllm: str | None, packing: Packing) -> tuple[PlannedLayer, ...]:
+    """The plan of one layer for every rank that has it; () and an error finding if it cannot be packed as asked."""
     request, findings = packing.request, packing.findings
     form_input = _input_form(layer, packing)
     if form_input is None:
-        return None
+        return ()
     if layer.form.scale.kind == "block" and not _compatible(layer.form, form_input, packing):
         layer = to_rows(layer)  # conform names the lossy step block-to-rows
-    layer = conform(layer, request.dtype, request.scale_dtype)
+    whole = conform(layer, request.dtype, request.scale_dtype)
     if not packing.headers_only:
-        check_range(layer, packing.read, findings)
-    settled = _settle(layer, form_input, packing)
+        check_range(whole, packing.read, findings)
+    settled = _settle(whole, form_input, packing)
     if settled is None:
-        return None
+        return ()
     layer = _static_scales(layer, settled, findings)
+    most = max_tp(layer, packing.heads)
+    out: list[PlannedLayer] = []
+    for i, rank in enumerate(request.ranks):
+        mine = cut_layer(layer, rank, packing.heads)
+        if isinstance(mine, Rejected):
+            findings.error("parallel-cut", mine.reason, layer=layer.name, advice=_smaller(most))
+            return ()
+        planned = _of_rank(conform(mine, request.dtype, request.scale_dtype), settled, packing) if mine is not None else None
+        if planned is not None:
+            out.append(replace(planned, vllm=vllm, rank=i, max_tp=most))
+    return tuple(out)
+
+
+def _smaller(most: int | None) -> str:
+    if most is None or most == 1:
+        return "leave out --tp, or exclude the layer (--exclude)"
+    return f"the largest --tp for this layer is {most}"
+
+
+def _of_rank(layer: StandardLayer, settled: InputForm, packing: Packing) -> PlannedLayer | None:
+    """The plan of what one rank has of a layer: its own data decide."""
+    request, findings = packing.request, packing.findings
     answers = answer_questions(
         layer, settled, packing.target, packing.environment, request, packing.read, headers_only=packing.headers_only
     )
@@ -84,7 +109,7 @@ def plan_packed(layer: StandardLayer, vllm: str | None, packing: Packing) -> Pla
         for f in refused.findings:
             findings.add(replace(f, layer=layer.name))
         return None
-    return PlannedLayer(layer=layer, vllm=vllm, recipe=recipe, outputs=_outputs(layer, recipe), answers=answers.by_name)
+    return PlannedLayer(layer=layer, vllm=None, recipe=recipe, outputs=_outputs(layer, recipe), answers=answers.by_name)
 
 
 def _compatible(form: WeightForm, given: InputForm, packing: Packing) -> bool:

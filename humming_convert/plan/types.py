@@ -15,6 +15,7 @@ from humming_convert.checkpoint.tensors import DTYPES
 from humming_convert.findings import Finding
 from humming_convert.formats.source import ReadOptions
 from humming_convert.layouts.config import LayerRecipe
+from humming_convert.model.parallel import Rank, ranks
 from humming_convert.standard.expr import Expr
 from humming_convert.standard.layer import StandardLayer
 from humming_convert.targets.table import Target
@@ -43,6 +44,8 @@ class Request:
     read: ReadOptions = ReadOptions()
     include: str | None = None
     exclude: str | None = None
+    tp: int = 1
+    ep: int = 1
     shard_size: int = 5_000_000_000
     allow_lossy: bool = False
     strict: bool = False
@@ -50,6 +53,10 @@ class Request:
     @property
     def standard(self) -> bool:
         return self.target is None
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        return ranks(self.tp, self.ep)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +82,8 @@ class PlannedLayer:
     """One entry of the manifest's `layers`. `recipe`: None in the standard form. `outputs`: role -> tensor.
 
     `vllm`: the prefix that vLLM asks for, None if unknown. `answers`: data questions by name and what the data said.
+    `rank`: number of the rank in `Request.ranks` whose layer this is; layers of the same name of several ranks differ in their cut.
+    `max_tp`: the largest number of tensor-parallel ranks that the whole layer can be cut for, None: any, it is not cut.
     """
 
     layer: StandardLayer
@@ -82,6 +91,13 @@ class PlannedLayer:
     recipe: LayerRecipe | None
     outputs: Mapping[str, PlannedTensor]
     answers: Mapping[str, Any] = field(default_factory=dict)
+    rank: int = 0
+    max_tp: int | None = None
+
+    @property
+    def key(self) -> str:
+        """Of this layer among those of all ranks."""
+        return f"{self.layer.name} of rank {self.rank}" if self.rank else self.layer.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,3 +142,7 @@ class Plan:
     families: tuple[str, ...]
     fingerprint: str
     totals: Mapping[str, Any]
+
+    def of_rank(self, rank: int) -> tuple[PlannedLayer, ...]:
+        """The layers of one rank."""
+        return tuple(p for p in self.layers if p.rank == rank)

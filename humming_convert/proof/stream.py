@@ -102,19 +102,22 @@ class ExpertStream:
         c0, c1 = w.k0, min(w.k1, block.k)
         if r0 >= r1 or c0 >= c1:
             return None
-        view = block.view.at(block.index)
+        view, part = block.view.at(block.index), block.whole
+        rows, columns = block.place((r0, r1), (c0, c1))
         every_row = (r0, r1) == (0, block.n)
         if block.packing in ("gptq", "awq") and every_row and len(view.shape) == 2:
             words = 32 // block.bits if block.packing == "gptq" and 32 % block.bits == 0 else None
-            first, last = (c0, c1) if block.packing == "awq" else (c0 * block.bits // 32, -(-c1 * block.bits // 32))
-            assert words is None or c0 % words == 0
+            first, last = columns if block.packing == "awq" else (columns[0] * block.bits // 32, -(-columns[1] * block.bits // 32))
+            assert words is None or columns[0] % words == 0
             stored = self.fetch(slot, view.rows(first, last))
-        elif block.packing in ("rows", "signed_rows") and (c0, c1) == (0, block.k) and view.shape[0] == block.n:
-            stored = self.fetch(slot, view.rows(r0, r1))
+            if rows != (0, part.n):
+                stored = passes.slice_block(block.packing, block.bits, stored, part.n, rows, (0, c1 - c0))
+        elif block.packing in ("rows", "signed_rows") and columns == (0, part.k) and view.shape[0] == part.n:
+            stored = self.fetch(slot, view.rows(*rows))
         else:
             if slot not in whole:
                 whole[slot] = self.fetch(slot, view)
-            stored = passes.slice_block(block.packing, block.bits, whole[slot], block.n, (r0, r1), (c0, c1))
+            stored = passes.slice_block(block.packing, block.bits, whole[slot], part.n, rows, columns)
         return Part(block, stored, r1 - r0, c1 - c0, row + r0, c0)
 
     def pack(self, step: Step, words: Words) -> None:

@@ -5,7 +5,6 @@ In: an output folder, perhaps its source.  Out: findings; nothing is changed. Fa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from humming_convert.checkpoint.reading import reader
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Finding, Findings, Refused
 from humming_convert.manifest.digests import manifest_digest
+from humming_convert.manifest.read import rank_names, read_manifest
 from humming_convert.plan.build import make_plan
 from humming_convert.plan.fingerprint import options_of, request_of
 from humming_convert.plan.types import Plan
@@ -68,53 +68,59 @@ def verify_folder(folder: Path, source: Path | None) -> Verification:
         return found
     read = reader("mmap")
     views = _headers(found, manifest)
-    _layers(found, manifest, views, read)
+    fulls = [m for name in rank_names(manifest) if (m := _manifest(found, name)) is not None] or [manifest]
+    for full in fulls:
+        _layers(found, full, views)
     _files(found, manifest)
     if source is not None and not found.failed:
         _against_source(found, manifest, views, source, read)
     return found
 
 
-def _manifest(found: Verification) -> dict[str, Any] | None:
-    path = found.folder / MANIFEST
+def _manifest(found: Verification, name: str = MANIFEST) -> dict[str, Any] | None:
+    """The manifest of the folder, or of one rank."""
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = read_manifest(found.folder, name)
     except FileNotFoundError:
-        found.findings.error("no-manifest", "there is no manifest: not a folder that this tool finished", file=MANIFEST)
+        found.findings.error("no-manifest", "there is no manifest: not a folder that this tool finished", file=name)
         return None
     except ValueError as error:
-        found.findings.error("manifest-damaged", f"not JSON ({error})", file=MANIFEST, advice="convert again")
+        found.findings.error("manifest-damaged", f"not JSON ({error})", file=name, advice="convert again")
         return None
-    if not isinstance(manifest, dict) or manifest_digest(manifest) != manifest.get("manifest_digest"):
-        found.findings.error("manifest-damaged", "its digest is not that of its content", file=MANIFEST, advice="convert again")
+    if manifest_digest(manifest) != manifest.get("manifest_digest"):
+        found.findings.error("manifest-damaged", "its digest is not that of its content", file=name, advice="convert again")
         return None
     return manifest
 
 
-def _headers(found: Verification, manifest: Mapping[str, Any]) -> dict[str, TensorView]:
-    """Every tensor in the folder's weight files by name."""
-    views: dict[str, TensorView] = {}
+Views = Mapping[tuple[str, str], TensorView]
+"""(file, tensor) -> its place: tensors of several ranks have the same name."""
+
+
+def _headers(found: Verification, manifest: Mapping[str, Any]) -> Views:
+    """Every tensor in the folder's weight files."""
+    views: dict[tuple[str, str], TensorView] = {}
     for entry in manifest["files"]:
         if entry["name"].endswith(".safetensors") and (found.folder / entry["name"]).is_file():
             header = read_header(found.folder / entry["name"])
             if isinstance(header, list):
                 found.findings.extend(header)
             else:
-                views |= header.tensors
+                views |= {(entry["name"], name): view for name, view in header.tensors.items()}
     return views
 
 
-def _layers(found: Verification, manifest: Mapping[str, Any], views: Mapping[str, TensorView], read: Read) -> None:
+def _layers(found: Verification, manifest: Mapping[str, Any], views: Views) -> None:
     """Each tensor of a layer: there, as described, of the digest."""
     for layer in manifest["layers"]:
         for role, t in layer["tensors"].items():
-            view = views.get(t["name"])
+            view = views.get((t["file"], t["name"]))
             where = {"layer": layer["name"], "tensor": t["name"], "file": t["file"]}
             if view is None:
                 found.findings.error("tensor-missing", f"{role} {t['name']} is not in the files", advice="convert again", **where)
                 continue
-            if (view.dtype, list(view.shape), view.file.name) != (t["dtype"], t["shape"], t["file"]):
-                have = f"{view.dtype}{list(view.shape)} in {view.file.name}"
+            if (view.dtype, list(view.shape)) != (t["dtype"], t["shape"]):
+                have = f"{view.dtype}{list(view.shape)}"
                 found.findings.error("tensor-differs", f"{t['name']} is {have}, the manifest says {t['dtype']}{t['shape']}", **where)
                 continue
             if digest_of_span(view) != t["digest"]:
@@ -161,7 +167,7 @@ def _files(found: Verification, manifest: Mapping[str, Any]) -> None:
         found.count("files")
 
 
-def _against_source(found: Verification, manifest: Mapping[str, Any], views: Mapping[str, TensorView], source: Path, read: Read) -> None:
+def _against_source(found: Verification, manifest: Mapping[str, Any], views: Views, source: Path, read: Read) -> None:
     """The round trip: a plan is made from the source with the manifest's options, and every layer is proven against it."""
     findings = Findings()
     checkpoint = open_checkpoint(source, findings)
@@ -182,17 +188,17 @@ def _against_source(found: Verification, manifest: Mapping[str, Any], views: Map
     _prove(found, plan, views, read)
 
 
-def _prove(found: Verification, plan: Plan, views: Mapping[str, TensorView], read: Read) -> None:
+def _prove(found: Verification, plan: Plan, views: Views, read: Read) -> None:
     for planned in plan.layers:
         context = Context(read=read, meter=Meter())
-        written = {role: views[t.name] for role, t in planned.outputs.items()}
+        written = {role: views[t.file, t.name] for role, t in planned.outputs.items()}
         try:
             prove_layer(planned, written, context)
         except ProofFailed as failed:
             found.findings.add(failed.finding)
         found.count("layers proven")
     for plain in plan.plain:
-        view = views.get(plain.output.name)
+        view = views.get((plain.output.file, plain.output.name))
         want = plain.expr.evaluate(Context(read=read, meter=Meter()))
         if view is None or not np.array_equal(_raw(read(view)), _raw(want)):
             name = plain.output.name
