@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from humming_convert import passes  # noqa: E402
+from humming_convert.layouts.config import ScalePlace  # noqa: E402
 from humming_convert.layouts.recipe import CodeMap, Place, WeightRecipe  # noqa: E402
+from humming_convert.layouts.scales import place_scale  # noqa: E402
 from tests.passes.cases import aux_for, recipe  # noqa: E402
 
 WINDOW_WORDS = 1 << 17  # 512 KB
@@ -168,6 +170,34 @@ def measure(
     return f"{name:52s}{cold:6.2f}{cells}"
 
 
+SCALES: tuple[tuple[ScalePlace, Any], ...] = (
+    ("normal", np.uint8),
+    ("normal", np.float16),
+    ("on_c", np.float16),
+    ("mx1", np.uint8),
+    ("mx4", np.uint8),
+    ("umma", np.uint8),
+)
+
+
+def measure_scales(place: ScalePlace, dtype: Any, repeats: int, clock: Callable[[], float]) -> str:
+    """One thread, [14336, 256] scales into a new array, beside the numpy reference."""
+    n, g = 14336, 256
+    scale = np.random.default_rng(0).integers(0, 256, (n, g * np.dtype(dtype).itemsize), dtype=np.uint8).view(dtype)
+    passes.place_scale(scale, place, False)
+
+    def best(work: Callable[[], Any]) -> float:
+        spent = []
+        for _ in range(repeats):
+            start = clock()
+            work()
+            spent.append(clock() - start)
+        return scale.nbytes / min(spent) / 1e9
+
+    fast, slow = best(lambda: passes.place_scale(scale, place, False)), best(lambda: place_scale(scale, place, False))
+    return f"{f'scales {place} {np.dtype(dtype).name}':52s} copy {best(scale.copy):6.1f}  pass {fast:6.1f}  numpy {slow:6.2f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=64)
@@ -178,9 +208,13 @@ def main() -> None:
     parser.add_argument("--cpu", action="store_true", help="count this thread's time on the processor, for a machine that is busy")
     a = parser.parse_args()
     print(f"GB/s of source bytes, {a.mb} MB{'':27s}cold s" + "".join(f" |{t} thr: copy pass proof" for t in a.threads))
+    clock = time.thread_time if a.cpu else time.perf_counter
     for one in PASSES:
         if a.only in f"{one[0]}{one[1]} A{one[2]} {one[3]} {one[4]}":
-            print(measure(*one, a.mb, a.threads, a.repeats, time.thread_time if a.cpu else time.perf_counter, a.window), flush=True)
+            print(measure(*one, a.mb, a.threads, a.repeats, clock, a.window), flush=True)
+    for place, dtype in SCALES:
+        if a.only in f"scales {place}":
+            print(measure_scales(place, dtype, a.repeats, clock), flush=True)
 
 
 if __name__ == "__main__":
