@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from humming_convert.checkpoint.tensors import Read
 from humming_convert.findings import Findings
 from humming_convert.model.conform import ModelDtype, check_range, conform
 from humming_convert.model.families import Family, expert_of, is_lm_head
-from humming_convert.model.fuse import FusedModel, fuse_model, groups_of, names_of, natural
+from humming_convert.model.fuse import Dequantize, FusedModel, OnMixed, fuse_model, groups_of, names_of, natural
 from humming_convert.model.options import ModelOptions
 from humming_convert.model.stack import INPUT_ROLES, stack
 from humming_convert.model.unify import Rejected, rows_of_scale_2, rows_of_tensor, unify
@@ -29,6 +29,16 @@ from humming_convert.standard.rewrite import to_rows
 
 _KV_SCALE = re.compile(r"\.[kv]_scale$")
 CANNOT = "vllm-cannot-load"
+_MIXED_ADVICE = "--on-mixed dequantize writes its quantized parts in the model dtype, which vLLM loads; "
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What one vLLM module is written as. `why`: why vLLM cannot load it.  mixed: its parts cannot share one form, `--on-mixed` decides."""
+
+    layers: Sequence[StandardLayer]
+    why: str | None = None
+    mixed: bool = False
 
 
 def standard_model(
@@ -52,18 +62,27 @@ def standard_model(
             count=len(kept),
         )
     model = fuse_model(checkpoint, layers, plain, replace(options, fuse="none"), findings=findings)
-    return standard_form(model, plain, dtype=options.dtype, read=read, findings=findings)
+    return standard_form(model, plain, dtype=options.dtype, read=read, findings=findings, on_mixed=options.on_mixed)
 
 
-def standard_form(model: FusedModel, plain: Iterable[str], *, dtype: ModelDtype, read: Read | None, findings: Findings) -> FusedModel:
+def standard_form(
+    model: FusedModel,
+    plain: Iterable[str],
+    *,
+    dtype: ModelDtype,
+    read: Read | None,
+    findings: Findings,
+    on_mixed: OnMixed = "refuse",
+) -> FusedModel:
     """The model's layers as `--standard` writes them. `plain`: names of unquantized tensors. read: None if data must not be read; tensor
-    scales of one fused module then count as different."""
-    floats = {name.removesuffix(".weight") for name in plain if name.endswith(".weight")}
-    floats |= {d.layer.name for d in model.dequantize}
+    scales of one fused module then count as different.  on_mixed "dequantize": what vLLM cannot hold in one module becomes plain matrices."""
+    aside = {d.layer.name for d in model.dequantize}
+    floats = {name.removesuffix(".weight") for name in plain if name.endswith(".weight")} | aside
     by_name = {layer.name: without_inputs(layer, findings) for layer in model.layers}
     # of an unknown family nothing is fused, and no part is rounded for the sake of its neighbours (formats.md 10.4)
     units = _units(model.family, {*by_name, *floats}) if model.family.known else []
     out: list[StandardLayer] = []
+    dequantize = list(model.dequantize)
     done: set[str] = set()
     for name, parts, moe in units:
         layers = [by_name[p] for p in parts if p in by_name]
@@ -71,33 +90,41 @@ def standard_form(model: FusedModel, plain: Iterable[str], *, dtype: ModelDtype,
             continue
         done |= {layer.name for layer in layers}
         dense = [p for p in parts if p not in by_name]
-        made, why = (_experts if moe else _linear)(name, layers, read)
+        # parts whose siblings were dequantized on request follow them: vLLM has one matrix for all
+        follows = bool(dense) and set(dense) <= aside and on_mixed != "unfuse"
+        made = (_experts if moe else _linear)(name, layers, read)
         if dense:
-            why = f"{dense[0]} is not quantized, other parts of the same module are"
-        out += made
-        if why is not None:
+            made = Made(made.layers, f"{dense[0]} is not quantized, other parts of the same module are", mixed=True)
+        if made.mixed and (follows or on_mixed == "dequantize"):
+            step = "act-order-dequantize" if follows and on_mixed == "refuse" else "mixed-dequantize"
+            dequantize += [Dequantize(layer, f"{name}: {made.why}", step) for layer in layers]
+            continue
+        out += made.layers
+        if made.why is not None:
             where = model.vllm.get(layers[0].name) or layers[0].name
-            _warn(findings, where, why)
+            _warn(findings, where, made.why, _MIXED_ADVICE if made.mixed else "")
     for layer in by_name.values():
         if layer.name not in done:
             out.append(layer)
             why = _why_alone(model.family, layer)
             if why is not None:
                 _warn(findings, layer.name, why)
+    dequantize.sort(key=lambda d: natural(d.layer.name))
     done_layers = sorted((conform(layer, dtype) for layer in out), key=lambda layer: natural(layer.name))
     if read is not None:
         for layer in done_layers:
             check_range(layer, read, findings)
     names = names_of(model.family, done_layers, {*by_name, *floats}, ())
-    return replace(model, layers=tuple(done_layers), vllm=names)
+    return replace(model, layers=tuple(done_layers), vllm=names, dequantize=tuple(dequantize))
 
 
-def _warn(findings: Findings, where: str, why: str) -> None:
+def _warn(findings: Findings, where: str, why: str, first: str = "") -> None:
+    """first: an advice that comes before the general one."""
     findings.warning(
         CANNOT,
         f"stock vLLM 0.33 cannot load this: {why}",
         layer=where,
-        advice="convert with --target for the packed form, or load this folder with humming_convert",
+        advice=first + "convert with --target for the packed form, or load this folder with humming_convert",
     )
 
 
@@ -124,8 +151,8 @@ def _units(family: Family, names: set[str]) -> list[tuple[str, tuple[str, ...], 
 
 
 # ------------------------------------------------------------------ linear layers
-def _linear(name: str, parts: Sequence[StandardLayer], read: Read | None) -> tuple[list[StandardLayer], str | None]:
-    """q/k/v, gate/up, …: (layers, why vLLM cannot load them).
+def _linear(name: str, parts: Sequence[StandardLayer], read: Read | None) -> Made:
+    """q/k/v, gate/up, ….
 
     Zero points: exact re-coding where parts differ, and for 5 bits, whose factor 6.4 vLLM cuts off (runtimes.md 1.5).
     """
@@ -135,17 +162,17 @@ def _linear(name: str, parts: Sequence[StandardLayer], read: Read | None) -> tup
     # blocks first: a fused module with block scales ends in an assertion, whole or not
     alike = unify([to_rows(p) for p in parts], zeros="absorb" if absorb else "explicit")
     if isinstance(alike, Rejected):
-        return list(parts), f"its parts have different forms: {alike.reason}"
+        return Made(parts, f"its parts have different forms: {alike.reason}", mixed=True)
     form = alike[0].form
     role = "weight_scale" if form.scale.kind == "tensor" else "weight_scale_2" if form.scale_2 == "tensor" else None
     if role is None:
-        return alike, _unsupported(form)
+        return Made(alike, _unsupported(form))
     if read is not None and _equal([p.tensors[role] for p in alike], read):
         fused = stack(name, alike, None)
         one = apply("columns", fused.tensors[role], params=(0, 1, 1), shape=(1,))
-        return [replace(fused, tensors={**fused.tensors, role: one})], _unsupported(form)
+        return Made([replace(fused, tensors={**fused.tensors, role: one})], _unsupported(form))
     spread = rows_of_tensor if role == "weight_scale" else rows_of_scale_2
-    return [spread(p) for p in alike], _unsupported(form)
+    return Made([spread(p) for p in alike], _unsupported(form))
 
 
 def _equal(values: Sequence[Expr], read: Read) -> bool:
@@ -162,13 +189,13 @@ def _unsupported(form: WeightForm) -> str | None:
 
 
 # ------------------------------------------------------------------ experts
-def _experts(name: str, parts: Sequence[StandardLayer], read: Read | None) -> tuple[list[StandardLayer], str | None]:
+def _experts(name: str, parts: Sequence[StandardLayer], read: Read | None) -> Made:
     """All experts, w13 and w2 alike: no zero points, no tensor scales, one set of keys."""
     absorb = any(p.form.zero_point != "none" for p in parts)
     alike = unify(parts, zeros="absorb" if absorb else "explicit", keep_tensor=False, same_k=False)
     if isinstance(alike, Rejected):
-        return list(parts), f"its parts have different forms: {alike.reason}"
-    return alike, _why_not_experts(alike[0].form)
+        return Made(parts, f"its parts have different forms: {alike.reason}", mixed=True)
+    return Made(alike, _why_not_experts(alike[0].form))
 
 
 # accepted by the experts classes (runtimes.md 1.6): (scale kind, scale dtype or None for the model dtype, group, secondary scale)

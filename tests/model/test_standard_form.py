@@ -19,10 +19,15 @@ NVFP4 = {"kind": "float4e2m1", "group": 16, "dtype": "F8_E4M3"}
 
 
 def standard(
-    memory: Memory, layers: list[StandardLayer], config: dict[str, Any] = LLAMA, plain: tuple[str, ...] = (), read: bool = True
+    memory: Memory,
+    layers: list[StandardLayer],
+    config: dict[str, Any] = LLAMA,
+    plain: tuple[str, ...] = (),
+    read: bool = True,
+    options: ModelOptions = ModelOptions(),
 ) -> tuple[FusedModel, Findings]:
     findings = Findings()
-    model = standard_model(checkpoint(config), layers, plain, ModelOptions(), read=memory.read if read else None, findings=findings)
+    model = standard_model(checkpoint(config), layers, plain, options, read=memory.read if read else None, findings=findings)
     return model, findings
 
 
@@ -134,6 +139,22 @@ def test_a_module_with_a_plain_part_is_warned_of() -> None:
     parts = [p for p in attention(memory) if not p.name.endswith("v_proj")]
     _, findings = standard(memory, parts, plain=(f"{ATTN}.v_proj.weight",))
     assert warned(findings) == [f"{ATTN}.qkv_proj"] and not findings.errors
+
+
+def test_a_module_with_a_plain_part_becomes_plain_where_that_is_allowed() -> None:
+    memory = Memory()
+    parts = [p for p in attention(memory) if not p.name.endswith("v_proj")]
+    options = ModelOptions(on_mixed="dequantize")
+    model, findings = standard(memory, parts, plain=(f"{ATTN}.v_proj.weight",), options=options)
+    assert not warned(findings) and names(model.layers) == [f"{ATTN}.o_proj"]
+    assert [(d.layer.name, d.step) for d in model.dequantize] == [(f"{ATTN}.{p}_proj", "mixed-dequantize") for p in "kq"]
+
+
+def test_experts_without_a_kernel_are_no_mixture() -> None:
+    memory = Memory()
+    layers = experts(memory, kind="float8e4m3", group=32, dtype="F32")
+    model, findings = standard(memory, layers, MOE, options=ModelOptions(on_mixed="dequantize"))
+    assert warned(findings) == [f"{MLP}.experts"] and not model.dequantize
 
 
 def test_a_kept_head_is_warned_of() -> None:
