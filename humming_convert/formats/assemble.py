@@ -27,6 +27,7 @@ RULES = (
     Rule(723, "tensor-unknown", "no tensor of a quantized module is left over, other than those known to be harmless"),
     Rule(724, "row-not-whole-words", "a row of codes fills whole 32-bit words"),
     Rule(725, "group-too-small", "weights along K that share a scale are at least 16, or 16 after an exact split"),
+    Rule(728, "config-invalid", "values of a quantization config are of the type that their key asks for"),
     Rule(727, "experts-orientation", "stacked experts are known to be stored as [E, N, K]"),
     Rule(726, "group-size-lies", "the config's group size is that of the tensors", "warning"),
 )
@@ -111,6 +112,9 @@ class Draft:
         if view is None:
             return None
         self.used[suffix] = view
+        if 0 in view.shape and suffix not in ("g_idx", "weight_g_idx"):  # an empty g_idx is no order (formats.md 2.7)
+            self.bad_shape(suffix, "a tensor with elements")
+            return None
         if dtypes and view.dtype not in dtypes:
             self.error("tensor-dtype", f"{suffix} is {view.dtype}, want {' or '.join(dtypes)}", suffix, advice="re-export the layer")
             return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from humming_convert.findings import Finding, Findings, Rule
-from humming_convert.formats.excluded import Names
+from humming_convert.formats.excluded import Names, whole
 from humming_convert.standard.forms import InputForm
 from humming_convert.standard.numbers import number
 
@@ -92,12 +92,12 @@ class Group:
 
     @property
     def bits(self) -> int | None:
-        return _int(self.weights.get("num_bits"))
+        return whole(self.weights.get("num_bits"))
 
     @property
     def group_size(self) -> int | None:
         """Weights along K that share a scale; 0 for all of a row."""
-        size, strategy = _int(self.weights.get("group_size")), self.weights.get("strategy")
+        size, strategy = whole(self.weights.get("group_size")), self.weights.get("strategy")
         if strategy in ("channel", "tensor", "block") or size == -1:
             return 0
         return size if size and size > 0 else None
@@ -108,21 +108,31 @@ class Group:
         b = self.weights.get("block_structure")
         if self.weights.get("strategy") != "block" or b is None:
             return None
-        parts = b.lower().split("x") if isinstance(b, str) else list(b)
-        return int(parts[0]), int(parts[1])
+        parts = b.lower().split("x") if isinstance(b, str) else b if isinstance(b, list) else []
+        sizes = [x for x in map(whole, parts) if x is not None and x > 0]
+        return (sizes[0], sizes[1]) if len(sizes) == len(parts) == 2 else None
 
     @property
     def symmetric(self) -> bool:
         return bool(self.weights.get("symmetric", True))
 
 
-def _int(x: Any) -> int | None:
-    return int(x) if isinstance(x, (int, str)) and not isinstance(x, bool) and str(x).lstrip("-").isdigit() else None
+def _wrong(weights: Mapping[str, Any]) -> str:
+    """What is wrong with the values of a group's weights, "" if nothing is."""
+    bits, size, block = whole(weights.get("num_bits")), weights.get("group_size"), weights.get("block_structure")
+    if bits is None or not 1 <= bits <= 16:
+        return f"num_bits is {weights.get('num_bits')!r}, want 1 to 16"
+    if size is not None and whole(size) is None:
+        return f"group_size is {size!r}, want a number"
+    probe = Group(name="", format="", targets=(), weights=weights, inputs=None)
+    if weights.get("strategy") == "block" and block is not None and probe.block is None:
+        return f"block_structure is {block!r}, want [rows, columns]"
+    return ""
 
 
 def infer_format(weights: Mapping[str, Any], inputs: Mapping[str, Any] | None) -> str:
     """The format of a group that names none (formats.md 4.1)."""
-    bits, kind, size = _int(weights.get("num_bits")), weights.get("type"), _int(weights.get("group_size"))
+    bits, kind, size = whole(weights.get("num_bits")), weights.get("type"), whole(weights.get("group_size"))
     if kind == "float" and bits == 4:
         return "mxfp4-pack-quantized" if size == 32 else "nvfp4-pack-quantized"
     if kind == "float" and bits == 6:
@@ -161,6 +171,15 @@ def parse_groups(config: Mapping[str, Any], findings: Findings) -> list[Group]:
             continue
         said, asked = body.get("weights"), body.get("input_activations")
         if not isinstance(said, Mapping):
+            continue
+        wrong = _wrong(said)
+        if wrong:
+            findings.error(
+                "ct-config-invalid",
+                f"{name}: {wrong}",
+                file="config.json",
+                advice="use the config.json that belongs to these weights",
+            )
             continue
         own = str(body.get("format") or "")
         fmt = own or (whole if whole not in NOT_PACKED else "")
@@ -255,7 +274,7 @@ def assign(names: Names, groups: Iterable[Group]) -> dict[str, Group | None]:
 # ------------------------------------------------------------------ activations
 def input_form(inputs: Mapping[str, Any] | None, place: str) -> InputForm | Finding | None:
     """The activation that a group asks for; a warning if it is one that cannot be made (then the weights are 16-bit-activation weights)."""
-    bits = _int(inputs.get("num_bits")) if inputs else None
+    bits = whole(inputs.get("num_bits")) if inputs else None
     if not inputs or bits is None or bits >= 16:
         return None
     kind, dynamic, strategy = str(inputs.get("type", "int")), inputs.get("dynamic", False), inputs.get("strategy")
@@ -274,7 +293,7 @@ def input_form(inputs: Mapping[str, Any] | None, place: str) -> InputForm | Find
         return cannot("symmetric is false")
     if (kind, bits) not in names:
         return cannot(f"of type {kind} and {bits} bits")
-    size = _int(inputs.get("group_size")) or 0
+    size = whole(inputs.get("group_size")) or 0
     strategy = strategy or ("group" if size > 0 else "token" if dynamic else "tensor")
     scale = (
         "float8e8m0"

@@ -20,6 +20,34 @@ def itself(name: str) -> tuple[str, ...]:
     return (name,)
 
 
+def whole(said: object) -> int | None:
+    """A whole number of a config, also written as a string or as 32.0; None for anything else."""
+    if isinstance(said, str) and said.strip().lstrip("-").isdigit():
+        return int(said)
+    if isinstance(said, bool) or not isinstance(said, (int, float)):
+        return None
+    return int(said) if said == int(said) else None
+
+
+def listed(source: Source, *keys: str) -> list[str]:
+    """The entries of the first key of the config that has any. config-invalid if it is no list of strings."""
+    for key in keys:
+        found = source.config.get(key)
+        if not found:
+            continue
+        if isinstance(found, (list, tuple)) and all(isinstance(e, str) for e in found):
+            return list(found)
+        config_invalid(source, key, found, "a list of names")
+    return []
+
+
+def config_invalid(source: Source, key: str, said: object, want: str) -> None:
+    """config-invalid: a value of another type than its key asks for."""
+    source.findings.error(
+        "config-invalid", f"{key} is {said!r}, want {want}", file="config.json", advice="use the config.json that belongs to these weights"
+    )
+
+
 class Names:
     """The quantized modules, asked which of them an entry means. `spell`: every way in which a config may write a name."""
 

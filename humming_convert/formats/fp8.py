@@ -12,7 +12,7 @@ from typing import Any
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
 from humming_convert.formats.assemble import FLOATS, Described, Draft, as_scalar, flat, unverified
-from humming_convert.formats.excluded import warn_excluded
+from humming_convert.formats.excluded import config_invalid, warn_excluded, whole
 from humming_convert.formats.mimo import chunk_order
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Expr, apply
@@ -56,8 +56,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
             file="config.json",
             advice="correct the config",
         )
-    size = config.get("weight_block_size")
-    block = (int(size[0]), int(size[1])) if isinstance(size, (list, tuple)) and len(size) == 2 else None
+    block = block_size(source)
     declared = input_form(block, scheme)
 
     def describe(name: str) -> Described:
@@ -65,6 +64,18 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
 
     source.shared["describe"] = describe
     warn_excluded(source, modules, [config.get(key) for key in ("modules_to_not_convert", "ignored_layers", "ignore")])
+
+
+def block_size(source: Source) -> tuple[int, int] | None:
+    """weight_block_size: rows, columns; None if it is not given. config-invalid if it is no pair of sizes."""
+    said = source.config.get("weight_block_size")
+    if said is None:
+        return None
+    sizes = [whole(x) for x in said] if isinstance(said, (list, tuple)) else []
+    if len(sizes) == 2 and all(x is not None and x > 0 for x in sizes):
+        return sizes[0] or 0, sizes[1] or 0
+    config_invalid(source, "weight_block_size", said, "[rows, columns]")
+    return None
 
 
 def input_form(block: tuple[int, int] | None, scheme: str) -> InputForm:

@@ -14,6 +14,7 @@ from typing import Any
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
 from humming_convert.formats.assemble import FLOATS, Described, Draft, as_scalar, flat
+from humming_convert.formats.excluded import config_invalid, listed, whole
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Expr, Stored, apply
 from humming_convert.standard.forms import InputForm, ScaleForm
@@ -77,7 +78,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
         )
     dynamic = config.get("dynamic")
     patterns = dict(dynamic) if isinstance(dynamic, Mapping) else {}
-    ignored: list[Any] = next((config[key] for key in ("ignore", "ignored_layers", "modules_to_not_convert") if config.get(key)), [])
+    ignored = listed(source, "ignore", "ignored_layers", "modules_to_not_convert")
     for text in [*(p[2:] for p in patterns if p[:1] in "+-"), *(str(e)[3:] for e in ignored if str(e).startswith("re:"))]:
         try:
             re.compile(text)
@@ -148,6 +149,9 @@ def _sound(source: Source, config: Mapping[str, Any]) -> None:
     """What is wrong with a set of fields whatever the tensors are."""
     f = fields(config, WEIGHT_FIELDS)
     findings = source.findings
+    for key, said in {**f, **fields(config, INPUT_FIELDS)}.items():
+        if key in SIZES and ((size := whole(said)) is None or size < -1):
+            config_invalid(source, key, said, "a size")
     if f.get("b_dtype") is None:
         findings.error("humming-dtype", "b_dtype is missing", file="config.json", advice="correct the config")
     else:
@@ -187,14 +191,22 @@ def _sound(source: Source, config: Mapping[str, Any]) -> None:
         )
 
 
+SIZES = ("weight_scale_group_size", "weight_scale_group_size_n", "input_scale_group_size", "hadamard_block_size")
+
+
+def _size(f: Mapping[str, Any], key: str) -> int:
+    """A size of the config, 0 where it is not given (or is no number, which `_sound` says)."""
+    return max(0, whole(f.get(key)) or 0)
+
+
 def scale_kind(f: Mapping[str, Any]) -> str:
     """weight_scale_type, derived where it is not given."""
     said = f.get("weight_scale_type")
     if said is not None:
         return str(said)
-    if int(f.get("weight_scale_group_size_n") or 0) > 1:
+    if _size(f, "weight_scale_group_size_n") > 1:
         return "block"
-    return "group" if int(f.get("weight_scale_group_size") or 0) else "channel"
+    return "group" if _size(f, "weight_scale_group_size") else "channel"
 
 
 def _input(source: Source, config: Mapping[str, Any]) -> InputForm | None:
@@ -205,7 +217,7 @@ def _input(source: Source, config: Mapping[str, Any]) -> InputForm | None:
     a = _number(source, "a_dtype", f["a_dtype"])
     if a is None or a.bits >= 16:
         return None
-    group = int(f.get("input_scale_group_size") or 0)
+    group = _size(f, "input_scale_group_size")
     mode = str(f.get("input_quant_mode") or ("dynamic_group" if group else "dynamic_token"))
     if mode not in MODES:
         source.findings.error(
@@ -303,7 +315,7 @@ def _scales(
     d: Draft, f: Mapping[str, Any], kind: str, scale: TensorView, suffix: str, n: int, k: int, experts: int | None
 ) -> ScaleForm | None:
     lead = () if experts is None else (experts,)
-    group, rows = int(f.get("weight_scale_group_size") or 0), int(f.get("weight_scale_group_size_n") or 0)
+    group, rows = _size(f, "weight_scale_group_size"), _size(f, "weight_scale_group_size_n")
     said = str(f["bs_dtype"]) if f.get("bs_dtype") is not None else None
     if kind in ("tensor", "block"):
         said = "float32"
