@@ -46,8 +46,10 @@ def cases(seed: int, only: Sequence[str] = ()) -> Iterator[Case]:
     """Endless, the same for the same seed and bases."""
     rng = random.Random(seed)
     names = [n for n in bases() if not only or any(o in n for o in only)]
+    # small ones more often: what goes wrong in a mixture of experts mostly goes wrong in one matrix too, and is judged sooner
+    weights = [1 / len(bases()[n].tensors()) for n in names]
     while True:
-        base = rng.choice(names)
+        base = rng.choices(names, weights)[0]
         folder, steps = bases()[base].copy(), []
         for _ in range(rng.choice((1, 1, 1, 2, 2, 3))):
             step = mutations.draw(folder, rng)
