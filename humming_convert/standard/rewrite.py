@@ -85,8 +85,9 @@ def _repeat(x: Expr, count: int, axis: int, length: int) -> Expr:
 
 def expand_rows(scale: Expr, n: int, k: int, block_n: int, block_k: int) -> tuple[Expr, int]:
     """Block scales [..., ceil(n/block_n), ceil(k/block_k)] as (scales [..., n, k/g], g): one row a weight row, groups that divide k."""
-    rows = _repeat(scale, block_n, len(scale.shape) - 2, n)
-    return even_groups(rows, k, block_k)
+    # a block larger than the matrix ends where the matrix does; a config may say any size
+    rows = _repeat(scale, min(block_n, n), len(scale.shape) - 2, n)
+    return even_groups(rows, k, min(block_k, k))
 
 
 def even_groups(scale: Expr, k: int, group: int) -> tuple[Expr, int]:

@@ -55,6 +55,14 @@ def test_blocks_that_do_not_fit_become_rows(tmp_path: Path, n: int, k: int, g: i
     np.testing.assert_array_equal(got.weight(), meant(spread(scale, n, k), n, k))
 
 
+@pytest.mark.parametrize("block", [[128, 10**12], [10**12, 64]])
+def test_a_block_larger_than_the_matrix_ends_with_it(tmp_path: Path, block: list[int]) -> None:
+    scale = factors(2, 1, dtype=np.float32) if block[0] == 128 else factors(1, 3, dtype=np.float32)
+    got = clean(reading_of(tmp_path, {**BLOCK, "weight_block_size": block}, named(fp8(scale, "weight_scale_inv", 256, 192))))
+    full = np.repeat(scale, 128, 0) if block[0] == 128 else np.repeat(scale, 64, 1)
+    np.testing.assert_array_equal(got.weight(), meant(full, 256, 192))
+
+
 def test_one_block_over_the_whole_matrix_is_a_factor(tmp_path: Path) -> None:
     scale = factors(1, 1, dtype=np.float32)
     got = clean(reading_of(tmp_path, BLOCK, named(fp8(scale, "weight_scale_inv", 96, 64))))
