@@ -194,7 +194,7 @@ def _signed_table(s: Shape, maps_table: NDArray[np.uint8]) -> NDArray[np.uint8]:
     )
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def plan_of(s: Shape) -> Plan:
     tile = _tile_plan(s)
     whole = Box(0, s.n, 0, s.k)
