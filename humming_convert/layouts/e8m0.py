@@ -27,17 +27,12 @@ def fused_scales(codes: U8, per_row: bool, limit: int, plus: int) -> tuple[U8, U
     top = max, bot = min of a row (or expert), low = top - min(top - bot, R):  d = max(s, low) - s,
     new = max(s, low) - low + plus, factor = 2^(low - 127) / 2.
     """
-    s = codes.astype(np.int32)
     axes: tuple[int, ...] = (2,) if per_row else (1, 2)
-    top, bottom = s.max(axis=axes, keepdims=True), s.min(axis=axes, keepdims=True)
-    low = top - np.minimum(top - bottom, limit)
-    raised = np.maximum(s, low)
-    factor = np.ldexp(np.float32(1), low - 128).astype(np.float32)
-    return (
-        (raised - low + plus).astype(np.uint8),
-        (raised - s).astype(np.uint8),
-        factor.reshape(low.shape[:2] if per_row else low.shape[:1]),
-    )
+    top, bottom = codes.max(axis=axes, keepdims=True), codes.min(axis=axes, keepdims=True)
+    low = top - np.minimum(top - bottom, np.uint8(limit))
+    raised = np.maximum(codes, low)  # bytes throughout: top >= low >= bottom, so that no difference wraps
+    factor = np.ldexp(np.float32(1), low.astype(np.int32) - 128).astype(np.float32)
+    return raised - low + np.uint8(plus), raised - codes, factor.reshape(low.shape[:2] if per_row else low.shape[:1])
 
 
 @lru_cache(maxsize=1)

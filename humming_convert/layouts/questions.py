@@ -135,8 +135,9 @@ def low_groups(scales: Array, limit: int = LIMIT[E4M3]) -> NDArray[np.bool_]:
 
     Where none is, `range_fit` is False without a look at the weight.
     """
-    s = np.ascontiguousarray(scales).view(np.uint8).astype(np.int32)
-    return np.asarray(s < s.max(axis=(-2, -1), keepdims=True) - limit)
+    s = np.ascontiguousarray(scales).view(np.uint8)
+    top = s.max(axis=(-2, -1), keepdims=True)
+    return np.asarray(s < np.maximum(top, np.uint8(limit)) - np.uint8(limit))
 
 
 def answer_range_fit(scales: Array, codes_of: Callable[[int], Codes], group: int) -> bool:

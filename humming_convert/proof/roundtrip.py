@@ -66,12 +66,12 @@ def prove_small(planned: PlannedLayer, want: Mapping[str, NDArray[Any]], back: M
         if role == "weight":
             continue
         wanted = want[role]
-        if got.dtype != wanted.dtype or got.shape != wanted.shape or _bytes(got) != _bytes(wanted):
+        if got.dtype != wanted.dtype or got.shape != wanted.shape or not np.array_equal(_bytes(got), _bytes(wanted)):
             raise ProofFailed(planned, role, f"{planned.outputs[role].name}: the file does not hold what was computed from the source")
 
 
-def _bytes(array: NDArray[Any]) -> bytes:
-    return np.ascontiguousarray(array).tobytes()
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def prove_weight(
