@@ -74,6 +74,11 @@ def flat(view: TensorView) -> int:
     return out
 
 
+def same_but_ones(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Equal shapes but for axes of length 1. An equal number of elements alone would let a transposed tensor pass."""
+    return [d for d in shape if d != 1] == [d for d in other if d != 1]
+
+
 class Draft:
     """One module on its way to a StandardLayer. `ok` is False as soon as an error was found."""
 
@@ -137,7 +142,7 @@ class Draft:
         if view is None:
             return
         shape = (n,) if experts is None else (experts, n)
-        if flat(view) != n * (experts or 1):
+        if not same_but_ones(view.shape, shape):
             self.bad_shape(suffix, str(list(shape)))
             return
         self.check("finite", view)
@@ -188,6 +193,11 @@ class Draft:
         self.check("finite", view)
         self.check("scale-not-all-zero", view)
         return Stored(view)
+
+    def scale_of_matrix(self, view: TensorView, experts: int | None) -> Expr:
+        """The one scale of a matrix, float32 [1] ([E, 1]): finite and above 0 (R701)."""
+        self.check("positive", view)
+        return as_scalar(view, experts)
 
     def resolve_group(self, suffix: str, k: int, groups: int, config_group: int | None) -> tuple[str, int] | None:
         """("channel", 0) or ("group", G), G as declared where that fits; the tensors win over the config if it fits no module at all."""

@@ -177,7 +177,7 @@ def _weight8(bad_bits: int) -> Look:
         mask = np.uint8(bad_bits)
         bad, any_set = 0, False
         for b in blocks(read(c.view)):
-            bits = raw(b)
+            bits = np.ascontiguousarray(b).view(np.uint8)  # Humming's own form holds four to a word
             bad += int(np.count_nonzero((bits & mask) == mask))
             any_set = any_set or bool((bits & np.uint8(0x7F)).any())
         out = []

@@ -13,7 +13,7 @@ import numpy as np
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Finding, Rule
-from humming_convert.formats.assemble import Described, Draft, flat, matching
+from humming_convert.formats.assemble import Described, Draft, flat, matching, same_but_ones
 from humming_convert.formats.ct_config import FORMATS, Group, assign, input_form, is_class, named_by, parse_groups, refuse, spellings
 from humming_convert.formats.excluded import Names, listed, some, warn_ignored
 from humming_convert.formats.mxfp4 import float4
@@ -153,9 +153,10 @@ def read_pack(source: Source, module: Module) -> list[StandardLayer]:
         d.check("high-bits", packed, params=(bits,))
     lead = () if experts is None else (experts,)
     if flat(scale) == (experts or 1) and n > 1:
-        kind, group, expr = "tensor", 0, _reshaped(d.scale_floats(scale), (*lead, 1))
+        d.check("positive", scale)
+        kind, group, expr = "tensor", 0, _reshaped(Stored(scale), (*lead, 1))
     else:
-        shape = (*lead, n, 1) if flat(scale) == n * (experts or 1) else scale.shape
+        shape = (*lead, n, 1) if same_but_ones(scale.shape, (*lead, n)) else scale.shape
         if len(shape) != len(packed.shape) or shape[:-1] != packed.shape[:-1]:
             d.bad_shape("weight_scale", str([*packed.shape[:-1], max(1, -(-k // (d.config.group or k)))]))
             return []
@@ -300,7 +301,7 @@ def zero_points(d: Draft, n: int, groups: int, bits: int, experts: int | None, s
     elif view.dtype == "I32" and bits in SPREAD and view.shape == (*lead, padded, groups):
         d.check("high-bits", view, params=(bits,))
         out = apply("zero_words_padded", expr, params=(bits, n), shape=shape)
-    elif (view.shape == scale.shape or flat(view) == flat(scale)) and view.dtype in ("I8", "I16", "I32", "I64", "F16", "BF16", "F32"):
+    elif same_but_ones(view.shape, scale.shape) and view.dtype in ("I8", "I16", "I32", "I64", "F16", "BF16", "F32"):
         d.check("signed-zero-point", view, params=(bits,))
         full = (*lead, n if flat(view) != (experts or 1) else 1, groups)
         signed = _reshaped(expr, full)

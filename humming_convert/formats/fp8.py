@@ -11,7 +11,7 @@ from typing import Any
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
-from humming_convert.formats.assemble import FLOATS, Described, Draft, as_scalar, flat, unverified
+from humming_convert.formats.assemble import FLOATS, Described, Draft, flat, unverified
 from humming_convert.formats.excluded import config_invalid, warn_excluded, whole
 from humming_convert.formats.mimo import chunk_order
 from humming_convert.formats.source import Module, Source
@@ -164,8 +164,7 @@ def _scale(d: Draft, suffix: str, scale: TensorView, n: int, k: int, experts: in
         )
         return None
     if flat(scale) == count:
-        d.scale_floats(scale)
-        return ScaleForm(kind="tensor", dtype="float32"), as_scalar(scale, experts)
+        return ScaleForm(kind="tensor", dtype="float32"), d.scale_of_matrix(scale, experts)
     dtype = FLOATS[scale.dtype]
     if shape in ((*lead, n, 1), (*lead, n)):
         return ScaleForm(kind="channel", dtype=dtype), _shaped(d.scale_floats(scale), (*lead, n, 1))

@@ -13,7 +13,7 @@ from typing import Any
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
-from humming_convert.formats.assemble import FLOATS, Described, Draft, as_scalar, flat
+from humming_convert.formats.assemble import FLOATS, Described, Draft, flat
 from humming_convert.formats.excluded import config_invalid, listed, whole
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Expr, Stored, apply
@@ -356,8 +356,7 @@ def _scales(
         )
         return None
     if kind == "tensor":
-        d.scale_floats(scale)
-        d.tensors["weight_scale"] = as_scalar(scale, experts)
+        d.tensors["weight_scale"] = d.scale_of_matrix(scale, experts)
         return ScaleForm(kind="tensor", dtype="float32")
     expr: Expr
     if said == "float8e5m3":  # no sign bit, no NaN: every byte is a number

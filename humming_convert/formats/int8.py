@@ -7,7 +7,7 @@ Facts: formats.md 4.4, 9.1.
 from __future__ import annotations
 
 from humming_convert.findings import Rule
-from humming_convert.formats.assemble import FLOATS, Draft, as_scalar, flat, unverified
+from humming_convert.formats.assemble import FLOATS, Draft, flat, unverified
 from humming_convert.formats.compressed_tensors import zero_points
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Expr, apply
@@ -48,8 +48,7 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
     dtype = FLOATS[scale.dtype]
     zeros: Expr | None = None
     if flat(scale) == (experts or 1) and (n > 1 or scale.shape in ((), (1,))) and "weight_zero_point" not in module.tensors:
-        d.scale_floats(scale)
-        form, d.tensors["weight_scale"] = ScaleForm(kind="tensor", dtype="float32"), as_scalar(scale, experts)
+        form, d.tensors["weight_scale"] = ScaleForm(kind="tensor", dtype="float32"), d.scale_of_matrix(scale, experts)
     else:
         expr = d.scale_floats(scale)
         if flat(scale) == (experts or 1):

@@ -234,9 +234,17 @@ def read_layers(source: Source) -> Reading:
     _other_kinds(source, by_kind)
     load(METHODS[source.method])(source, by_kind)
     layers: list[StandardLayer] = []
+    nothing: list[Module] = []
     for name, kind in kinds.items():
         if kind is not None:
-            layers += load(READERS[kind])(source, modules[name])
+            read = load(READERS[kind])(source, modules[name])
+            layers += read
+            nothing += [] if read else [modules[name]]
+    if not source.findings.errors:
+        for module in nothing:  # never passed through in silence
+            _unread(
+                source, module, f"a module of the kind {kinds[module.name]} that its reader and the config {source.method} do not explain"
+            )
     used = {view.name for layer in layers for view in layer.source}
     return Reading(tuple(layers), tuple(v for v in source.checkpoint.tensors.values() if v.name not in used))
 
@@ -249,15 +257,19 @@ def _not_packed(source: Source, module: Module) -> None:
         orphans.insert(0, "weight")
     if not orphans:
         return
-    view = module.tensors[orphans[0]]
     have = ", ".join(f"{s} {v.dtype}{list(v.shape)}" for s, v in module.tensors.items())
+    _unread(source, module, f"these tensors form no known kind of layer: {have}", orphans[0])
+
+
+def _unread(source: Source, module: Module, message: str, suffix: str | None = None) -> None:
+    view = module.tensors[suffix or next(iter(module.tensors))]
     source.findings.error(
         "module-unknown",
-        f"these tensors form no known kind of layer: {have}",
+        message,
         layer=module.name,
         tensor=view.name,
         file=view.file.name,
-        advice="a tensor may be missing (incomplete download), or the format is not read",
+        advice="a tensor may be missing (incomplete download), the config may be another's, or the format is not read",
     )
 
 

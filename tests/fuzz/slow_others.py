@@ -80,7 +80,8 @@ def ct_pack(t: Tensors, said: Mapping[str, Any]) -> Meaning:
     codes = stream(packed.array, bits, k) if which == "dense" else padded(packed.array, bits, k)
     mid = 1 << (bits - 1)
     scales = real_scale(scale)
-    per_row = scales.size == n or scales.size == 1
+    per_row = scale.shape in ((n,), (n, 1), (1, n)) or scales.size == 1
+    need(scales.size > 1 or n == 1 or scales.reshape(-1)[0] > 0, "a factor")
     grid = scales.reshape(-1, 1) if per_row else scales
     need(grid.shape[0] in (1, n) and len(grid.shape) == 2, "scales")
     size = k if per_row and grid.shape[1] == 1 else groups_over(k, grid.shape[1], group)
@@ -112,7 +113,7 @@ def ct_zero(z: Tensor | None, said: Mapping[str, Any], n: int, groups: int, bits
         return stream(np.ascontiguousarray(z.array.T), bits, n).T
     if z.dtype == "I32" and bits in (3, 5, 6, 7) and z.shape == (wide, groups):
         return padded(np.ascontiguousarray(z.array.T), bits, n).T
-    need(z.array.size == scale.array.size, "zero points")
+    need([d for d in z.shape if d != 1] == [d for d in scale.shape if d != 1], "zero points")
     low = -(1 << (bits - 1))
     value = z.real.reshape(-1, groups)
     need((value == np.floor(value)).all() and (value >= low).all() and (value <= -low - 1).all(), "zero points outside the range")
@@ -190,7 +191,7 @@ def fp4(t: Tensors, weight: str, group: int, divisor: str | None = None, multipl
     scale = t["weight_scale"] if "weight_scale" in t else t["scale"]
     grid = e4m3_scale(scale) if group == 16 else e8m0(scale)
     need(k % group == 0, "K")
-    if grid.shape == (n * k // group, 1):
+    if grid.shape[-1:] == (1,) and grid.size == n * k // group:
         grid = grid.reshape(n, k // group)
     need(grid.shape == (n, k // group), "scales")
     second = 1.0

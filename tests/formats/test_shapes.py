@@ -1,0 +1,93 @@
+"""Shapes that have the right number of elements and the wrong order, and modules that no reader explains: each once converted wrongly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from humming_convert.formats.assemble import same_but_ones
+from tests.formats.folders import BF16, E4M3, MODULE, codes, e4m3_codes, factors, named, pairs, reading_of
+
+
+def ct_config(form: str, weights: dict[str, Any]) -> dict[str, Any]:
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": group}, "ignore": ["lm_head"]}
+
+
+@pytest.mark.parametrize(
+    ("shape", "other", "same"),
+    [
+        ((4,), (4, 1), True),
+        ((1, 4), (4,), True),
+        ((), (1, 1), True),
+        ((4, 2), (2, 4), False),
+        ((8,), (4, 2), False),
+        ((2, 1, 4), (2, 4), True),
+    ],
+)
+def test_shapes_are_the_same_but_for_axes_of_one(shape: tuple[int, ...], other: tuple[int, ...], same: bool) -> None:
+    assert same_but_ones(shape, other) is same
+
+
+def test_a_transposed_bias_of_stacked_experts_is_refused(tmp_path: Path) -> None:
+    experts, n, k = 2, 32, 64
+    blocks = pairs(codes(4, n, k, experts)).reshape(experts, n, k // 32, 16)
+    scales = np.full((experts, n, k // 32), 120, np.uint8)
+    tensors: dict[str, Any] = {}
+    for p in ("gate_up_proj", "down_proj"):
+        tensors |= {f"{p}_blocks": blocks, f"{p}_scales": scales, f"{p}_bias": np.zeros((n, experts), BF16)}
+    named_tensors = named(tensors, "model.layers.0.mlp.experts")
+    got = reading_of(tmp_path, {"quant_method": "mxfp4"}, named_tensors, model_type="gpt_oss", num_local_experts=experts)
+    assert str(got.finding("tensor-shape").tensor).endswith("_proj_bias")
+    assert not got.layers
+
+
+@pytest.mark.parametrize("value", [-0.5, 0.0, 1e31, float("nan")])
+@pytest.mark.parametrize("family", ["fp8", "int8", "pack"])
+def test_the_scale_of_a_matrix_is_above_0_and_not_huge(tmp_path: Path, family: str, value: float) -> None:
+    scale = np.array([value], np.float32)
+    weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "tensor"}
+    config, tensors = {
+        "fp8": ({"quant_method": "fp8", "activation_scheme": "dynamic"}, {"weight": e4m3_codes().view(E4M3), "weight_scale": scale}),
+        "int8": (ct_config("int-quantized", weights), {"weight": codes(8).view(np.int8), "weight_scale": scale}),
+        "pack": (
+            ct_config("pack-quantized", {**weights, "num_bits": 4}),
+            {"weight_packed": pairs(codes(4)).view("<i4"), "weight_scale": scale, "weight_shape": np.array([32, 128])},
+        ),
+    }[family]
+    got = reading_of(tmp_path, config, named(tensors))
+    assert got.finding("scale-not-positive").tensor == f"{MODULE}.weight_scale"
+
+
+def test_unpacked_zero_points_of_the_other_orientation_are_refused(tmp_path: Path) -> None:
+    weights = {"num_bits": 4, "type": "int", "symmetric": False, "strategy": "group", "group_size": 32}
+    tensors = {
+        "weight_packed": pairs(codes(4)).view("<i4"),
+        "weight_scale": factors(32, 4),
+        "weight_shape": np.array([32, 128]),
+        "weight_zero_point": np.zeros((4, 32), np.int8),
+    }
+    got = reading_of(tmp_path, ct_config("pack-quantized", weights), named(tensors))
+    assert got.finding("tensor-shape").tensor == f"{MODULE}.weight_zero_point"
+
+
+def test_nan_codes_inside_words_are_seen(tmp_path: Path) -> None:
+    """Humming's own form holds four FP8 codes a word; each of them counts."""
+    for place in range(4):
+        weight = e4m3_codes()
+        weight[3, place] = 0x7F
+        config = {"quant_method": "humming", "b_dtype": "float8e4m3", "weight_scale_group_size": 0}
+        got = reading_of(tmp_path / str(place), config, named({"weight": weight.view("<i4"), "weight_scale": factors(32, 1)}))
+        assert got.finding("weight-nan").count == 1
+
+
+def test_a_quantized_module_that_the_config_does_not_explain_is_not_passed_through(tmp_path: Path) -> None:
+    """Words of Humming's own form under another method: nothing says how wide the codes are."""
+    good = {"weight": codes(8).view(np.int8), "weight_scale": factors(32, 1)}
+    odd = {"weight": codes(8).view("<i4"), "weight_scale": factors(32, 1)}
+    tensors = named(good) | named(odd, "model.layers.0.mlp.gate_proj")
+    got = reading_of(tmp_path, ct_config("int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}), tensors)
+    assert got.finding("module-unknown").layer == "model.layers.0.mlp.gate_proj"
