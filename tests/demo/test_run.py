@@ -46,7 +46,8 @@ def test_a_sample_converts_in_every_stage_and_equals_what_went_in(name: str) -> 
 
 @pytest.mark.parametrize("name", ["gptq-4bit-v2-asym", "ct-fp8-block", "mxfp4-gpt-oss"])
 def test_a_sample_equals_what_went_in_when_the_compiled_passes_take_every_layer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("humming_convert.engine.pack.SMALL", 0)
+    monkeypatch.setattr("humming_convert.proof.stream.SMALL", 0)
+    monkeypatch.setattr("humming_convert.passes.scales.SMALL", 0)
     assert [r.problem for r in run_demo(samples=[SAMPLES[name]])] == ["", "", ""]
 
 
