@@ -19,7 +19,7 @@ from humming_convert.layouts.recipe import WeightRecipe
 from humming_convert.passes.aux_values import Aux, address, aux_column, aux_group, aux_row_offset, aux_stride, wanted
 from humming_convert.passes.known import general, tiles
 from humming_convert.passes.maps import GARBAGE
-from humming_convert.passes.plans import GENERAL_SLOTS, TILE_SLOTS, Box, EdgePlan, Plan, Shape, TilePlan, edge_plan, plan_of
+from humming_convert.passes.plans import GENERAL_SLOTS, TILE_SLOTS, Box, EdgePlan, Plan, Shape, TilePlan, edge_of, edge_plan, plan_of
 from humming_convert.passes.positions import BLOCK, Ints, packed_bits, padded_width, place_columns, place_rows, tile_columns
 from humming_convert.passes.route import Purpose
 from humming_convert.passes.routes import way
@@ -289,12 +289,12 @@ def write_zeros(
 ) -> None:
     """Writes code 0, mapped, at rows and columns box = (n0, n1, k0, k1) of the layer. codes: a table to use instead of the maps'."""
     run, whole = _zeros_run(recipe, box, out, aux, first)
-    run.edge("pack", edge_plan(run.shape, whole, codes))
+    run.edge("pack", edge_of(run.shape, whole) if codes is None else edge_plan(run.shape, whole, codes))
 
 
 def compare_zeros(recipe: WeightRecipe, box: tuple[int, int, int, int], written: Words, aux: AuxValues, first: int) -> Mismatch | None:
     run, whole = _zeros_run(recipe, box, written, aux, first)
-    result = run.edge("prove", edge_plan(run.shape, whole))
+    result = run.edge("prove", edge_of(run.shape, whole))
     if int(result[0]) != whole.codes:
         raise AssertionError(f"{result[0]} of {whole.codes} padded codes were compared")
     if not result[1]:

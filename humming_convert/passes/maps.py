@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -230,6 +231,7 @@ def _by_code(name: CodeMap, c: NDArray[Any], aux: NDArray[Any], bits: int) -> ND
     return np.where(aux == 0, positive, _e2m1_product(positive, aux))
 
 
+@lru_cache(maxsize=64)
 def table(maps: tuple[CodeMap, ...], bits: int) -> NDArray[np.uint8]:
     """[256, 2^B] (one row only where no map looks at the aux value): the code after `maps`, by aux value and code."""
     rows = 256 if any(m in WITH_AUX for m in maps) else 1
@@ -237,4 +239,6 @@ def table(maps: tuple[CodeMap, ...], bits: int) -> NDArray[np.uint8]:
     aux = np.arange(rows)[:, None] + 0 * codes
     for name in maps:
         codes = _by_code(name, codes, aux, bits)
-    return np.ascontiguousarray(codes, np.uint8)
+    out = np.ascontiguousarray(codes, np.uint8)
+    out.flags.writeable = False  # shared by all who ask
+    return out

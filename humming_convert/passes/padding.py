@@ -139,18 +139,41 @@ def fill_padding(recipe: WeightRecipe, out: Words, aux: AuxValues = None, window
 
 def _fill_blocks(recipe: WeightRecipe, w: Window, out: Words, code: int, box: tuple[int, int, int, int]) -> list[tuple[int, int, int, int]]:
     """Fills the whole blocks of a box and gives what is left."""
-    n0, n1, k0, k1 = box
     if recipe.place == "raw":
         return [box] if code else _clear_raw(recipe, w, out, box)
-    grid, tall, wide = _grid(recipe, w, out)
+    blocks = _whole_blocks(recipe, w, out, code, box)
+    if blocks is None:
+        return [box]
+    part, pattern, left = blocks
+    part[...] = pattern
+    return left
+
+
+def _other_blocks(
+    recipe: WeightRecipe, w: Window, written: Words, code: int | None, box: tuple[int, int, int, int]
+) -> list[tuple[int, int, int, int]]:
+    """The boxes that are to be looked at code by code: all of a box, unless its whole blocks hold the code everywhere."""
+    blocks = _whole_blocks(recipe, w, written, code, box) if code is not None and recipe.place != "raw" else None
+    if blocks is None:
+        return [box]
+    part, pattern, left = blocks
+    return left if (part == pattern).all() else [box]
+
+
+Blocks = tuple[NDArray[np.uint32], NDArray[np.uint32], list[tuple[int, int, int, int]]]
+
+
+def _whole_blocks(recipe: WeightRecipe, w: Window, words: Words, code: int, box: tuple[int, int, int, int]) -> Blocks | None:
+    """(words of the whole blocks in a box as a view, the words of one block that holds `code` everywhere, boxes left); None if it has none."""
+    n0, n1, k0, k1 = box
+    grid, tall, wide = _grid(recipe, w, words)
     a, b = -(-n0 // wide) * wide, n1 // wide * wide
     c, d = -(-k0 // tall) * tall, k1 // tall * tall
     if a >= b or c >= d:
-        return [box]
+        return None
     part = grid[(c - w.k0) // tall : (d - w.k0) // tall, a // wide : b // wide]
-    part[...] = _pattern(recipe, code, wide, tall)
     left = [(n0, a, k0, k1), (b, n1, k0, k1), (a, b, k0, c), (a, b, d, k1)]
-    return [x for x in left if x[0] < x[1] and x[2] < x[3]]
+    return part, _pattern(recipe, code, wide, tall), [x for x in left if x[0] < x[1] and x[2] < x[3]]
 
 
 def _clear_raw(recipe: WeightRecipe, w: Window, out: Words, box: tuple[int, int, int, int]) -> list[tuple[int, int, int, int]]:
@@ -175,5 +198,6 @@ def prove_padding(recipe: WeightRecipe, written: Words, aux: AuxValues = None, w
             return Mismatch(
                 w.n0 + n, place_columns(recipe) + word * 32 // recipe.bits, int(extra[n, word] != 0), 0, int(np.count_nonzero(extra))
             )
-    found = [x for box in _boxes(recipe, w) if (x := compare_zeros(recipe, box, written, aux, w.first)) is not None]
+    rest = (x for box in _boxes(recipe, w) for x in _other_blocks(recipe, w, written, _constant(recipe, aux, box), box))
+    found = [x for box in rest if (x := compare_zeros(recipe, box, written, aux, w.first)) is not None]
     return replace(found[0], count=sum(x.count for x in found)) if found else None

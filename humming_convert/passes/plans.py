@@ -187,6 +187,12 @@ def edge_plan(s: Shape, box: Box, codes: NDArray[np.uint8] | None = None) -> Edg
     return EdgePlan(parameters=_template(GENERAL, values), tables=tuple(held.values()), box=box, with_aux=with_aux)
 
 
+@lru_cache(maxsize=64)
+def edge_of(s: Shape, box: Box) -> EdgePlan:
+    """`edge_plan` with the maps' own table, made once a shape."""
+    return edge_plan(s, box)
+
+
 def _signed_table(s: Shape, maps_table: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """`signed_rows` are stored in two's complement: the code is the stored field with its top bit turned."""
     return (

@@ -8,7 +8,7 @@ Facts: architecture.md 5, 6; passes_cpu.md 3 (windows of 256 KB to 4 MB are equa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,10 @@ class ExpertStream:
     aux: WeightAux
     fetch: Fetch
     compared: int = 0
+    values: passes.Aux | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.values = None if self.aux.array is None else passes.Aux(self.aux.array)  # arranged once for all windows
 
     def steps(self) -> Iterator[Step]:
         """The windows in the order of the output's bytes; each step's stored words are valid until the next."""
@@ -132,10 +136,10 @@ class ExpertStream:
                 row=p.row,
                 column=p.column,
                 out=words,
-                aux=self.aux.array,
+                aux=self.values,
                 first=step.window.first,
             )
-        passes.fill_padding(self.recipe, words, self.aux.array, step.window)
+        passes.fill_padding(self.recipe, words, self.values, step.window)
 
     def prove(self, step: Step, words: Words) -> None:
         """The window's words, as the file holds them, against the source. Raises ProofFailed."""
@@ -149,13 +153,13 @@ class ExpertStream:
                 row=p.row,
                 column=p.column,
                 written=words,
-                aux=self.aux.array,
+                aux=self.values,
                 first=step.window.first,
             )
             if bad is not None:
                 raise ProofFailed(self.planned, "weight", f"{p.block.part}: {bad}")
             self.compared += p.n * p.k
-        bad = passes.prove_padding(self.recipe, words, self.aux.array, step.window)
+        bad = passes.prove_padding(self.recipe, words, self.values, step.window)
         if bad is not None:
             raise ProofFailed(self.planned, "weight", f"padding: {bad}")
         if step.sampled:
