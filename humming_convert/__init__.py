@@ -5,6 +5,8 @@ The public API; everything is imported when it is used. Facts: architecture.md 9
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from humming_convert.findings import Finding, Refused
@@ -26,3 +28,14 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(f"humming_convert.{_LAZY[name]}"), name)
     raise AttributeError(name)
+
+
+class _Package(ModuleType):
+    """The import system sets every room as an attribute of the package; the room `plan` must not hide the function `plan`."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _LAZY and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
