@@ -93,6 +93,8 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
             activation(act, dtype)
         except ValueError as error:
             raise UsageError(f"--act: {error}") from None
+    if standard and act.endswith(":static"):
+        raise UsageError(f"--act {act} and --standard exclude each other: static input scales are no part of the standard form")
     tp, ep = o.pop("tp"), o.pop("ep")
     if standard and (tp, ep) != (1, 1):
         raise UsageError("--tp and --ep cut packed layers; the standard form is cut by the runtime as it loads, leave them out")

@@ -23,6 +23,7 @@ from humming_convert.model.fuse import FusedModel, fuse_model
 from humming_convert.model.options import ModelOptions
 from humming_convert.model.parallel import Heads, max_tp
 from humming_convert.model.standard_form import standard_model
+from humming_convert.plan.asked import check_asked
 from humming_convert.plan.files import lay_out
 from humming_convert.plan.fingerprint import fingerprint
 from humming_convert.plan.recipe import Packing, plan_packed
@@ -50,6 +51,7 @@ def make_plan(checkpoint: Checkpoint, request: Request, read: Read, findings: Fi
     heads = Heads.of(checkpoint.text_config)
     if request.standard:
         planned: list[PlannedLayer] = [_standard_layer(x, model, checkpoint, heads) for x in model.layers]
+        check_asked(planned, request, findings)
     else:
         assert request.target is not None
         packing = Packing(request=request, target=request.target, read=read, findings=findings, headers_only=headers_only, heads=heads)
