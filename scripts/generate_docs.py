@@ -45,7 +45,16 @@ def rules() -> Iterator[tuple[Rule, str]]:
 
 
 def format_rules() -> str:
+    from humming_convert.formats.damages import DAMAGES, DECISIONS, Row
+
     ordered = sorted(rules(), key=lambda r: (r[0].number, r[0].code, r[1]))
+
+    def answered(row: Row) -> tuple[str, ...]:
+        mine = [r for r, _ in ordered if r.code in row.codes]
+        tests = [f"`test_rule_{code.replace('-', '_')}`" for code in row.codes] + [f"`{t}`" for t in row.tests]
+        return row.what, row.answer, ", ".join(f"R{r.number} `{r.code}`" for r in mine), ", ".join(tests)
+
+    head = ("answer", "rules", "tests")
     return page(
         "Rules",
         "What a checkpoint must keep. Each rule has a number, and one code that its findings carry; the code is stable. An `error` refuses the checkpoint, a `warning`\n"
@@ -54,6 +63,12 @@ def format_rules() -> str:
             ("rule", "code", "what must hold", "if not", "checked in"),
             ((f"R{r.number}", f"`{r.code}`", r.text, r.severity, f"`{m}`") for r, m in ordered),
         ),
+        "## Damages and contradictions\n",
+        "What is seen in real files, what happens then, and the tests that hold it so.\n",
+        table(("", "what", *head), ((row.key, *answered(row)) for row in DAMAGES)),
+        "## Decisions\n",
+        "Where sources of the truth contradict each other, or a format leaves something open.\n",
+        table(("", "what", *head), ((f"D{row.key}", *answered(row)) for row in DECISIONS)),
     )
 
 

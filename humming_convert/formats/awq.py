@@ -214,6 +214,13 @@ def padded_words(groups: int, group: int) -> int:
     return -(-words // multiple) * multiple
 
 
+def _groups_used(d: Draft, suffix: str, gemv: bool) -> int:
+    """Groups up to the last one with a scale that is not 0; what follows is padding."""
+    scales = np.asarray(d.source.read(d.module.tensors[suffix])).astype(np.float32)
+    filled = np.flatnonzero(scales.any(axis=0 if gemv else 1))
+    return int(filled[-1]) + 1 if filled.size else 0
+
+
 def _gemv_group(d: Draft, mine: Declared, suffix: str, k: int, width: int, words: bool) -> Groups | None:
     """The group size whose padded number of groups is `width`. words: width is always padded (else [K/G] is accepted too)."""
     declared = k if mine.group == -1 or (mine.group or 0) > k else mine.group
@@ -222,7 +229,10 @@ def _gemv_group(d: Draft, mine: Declared, suffix: str, k: int, width: int, words
         count = k // group
         return k % group == 0 and (8 * padded_words(count, group) == width or (not words and count == width))
 
-    candidates = [declared] if declared and fits(declared) else [g for g in (32, 64, 128) if g <= k and fits(g)]
+    candidates = [declared] if declared and fits(declared) else [g for g in dict.fromkeys((32, 64, 128, k)) if g <= k and fits(g)]
+    if len(candidates) > 1 and not d.source.headers_only:
+        used = _groups_used(d, suffix, gemv=words)
+        candidates = [g for g in candidates if k // g == used]
     if len(candidates) != 1 or candidates[0] is None:
         d.error(
             "awq-gemv-groups",

@@ -78,6 +78,9 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
         )
     dynamic = config.get("dynamic")
     patterns = dict(dynamic) if isinstance(dynamic, Mapping) else {}
+    for at, value in [("dynamic", dynamic), *((f"dynamic {p!r}", v) for p, v in patterns.items() if p[:1] == "+")]:
+        if value is not None and not isinstance(value, Mapping):
+            config_invalid(source, at, value, "a table")
     ignored = listed(source, "ignore", "ignored_layers", "modules_to_not_convert")
     for text in [*(p[2:] for p in patterns if p[:1] in "+-"), *(str(e)[3:] for e in ignored if str(e).startswith("re:"))]:
         try:

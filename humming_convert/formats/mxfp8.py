@@ -44,7 +44,8 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
     want = (*lead, n, k // GROUP)
     if d.config.block is not None and scale.shape == (*lead, -(-n // d.config.block[0]), -(-k // d.config.block[1])):
         return read_fp8(source, module)  # the granularity decides, not the dtype of the scale (formats.md 5.2)
-    rows = scale.shape[-2] if len(scale.shape) == len(want) else 0
+    # only this writer shares rows of scales (formats.md 7); elsewhere fewer rows are rows that were lost
+    rows = scale.shape[-2] if len(scale.shape) == len(want) and (source.method == "mxfp8" or scale.shape[-2] == n) else 0
     shared = -(-n // rows) if rows else 0
     if k % GROUP:
         d.bad_shape("weight", "[N, K]", f"K = {k} is not a multiple of {GROUP}")

@@ -33,6 +33,12 @@ def test_rows_of_scales_may_be_shared_by_blocks_of_rows(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got.weight(), meant(np.repeat(SCALE[:4], 8, 0)))
 
 
+def test_fewer_rows_of_scales_are_lost_rows_where_no_writer_shares_them(tmp_path: Path) -> None:
+    tensors = named({"weight": e4m3_codes().view(E4M3), "weight_scale": SCALE[:16]})
+    got = reading_of(tmp_path, {"quant_method": "modelopt", "quant_algo": "MXFP8"}, tensors)
+    assert got.finding("tensor-shape").tensor == f"{MODULE}.weight_scale"
+
+
 def test_a_nan_scale_passes_over_zero_codes_on_demand(tmp_path: Path) -> None:
     c, scale = e4m3_codes(), SCALE.copy()
     scale[2, 1], c[2, 32:64] = 255, 0x80

@@ -471,6 +471,16 @@ def test_rule_awq_gemv_groups(tmp_path: Path) -> None:
     error(one(tmp_path, tensors, {**AWQ, "version": "gemv", "group_size": 128}), "awq-gemv-groups", "scales", "shape")
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kind", ["gemv", "gemv_fast"])
+def test_groups_of_an_undeclared_size_are_counted_by_their_scales(tmp_path: Path, groups: int, kind: str) -> None:
+    """One group of 256 and two of 128 have the same padded shape."""
+    m = matrix(k=256, groups=groups, sym=False)
+    undeclared = {k: v for k, v in AWQ.items() if k != "group_size"}
+    got = one(tmp_path, gemv(m, 1) if kind == "gemv" else fast(m, 1), {**undeclared, "version": kind})
+    got.holds(m)
+
+
 @pytest.mark.parametrize(
     ("change", "code", "tensor"),
     [

@@ -106,12 +106,16 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
     return out
 
 
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
 def sections_of(folder: Path, config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     places: list[Any] = [config.get("quantization_config")]
     for key in ("text_config", "llm_config", "language_config"):
-        places.append((config.get(key) or {}).get("quantization_config"))
-    places.append(((config.get("thinker_config") or {}).get("text_config") or {}).get("quantization_config"))
-    places += [config.get("compression_config"), (config.get("text_config") or {}).get("compression_config")]
+        places.append(_table(config.get(key)).get("quantization_config"))
+    places.append(_table(_table(config.get("thinker_config")).get("text_config")).get("quantization_config"))
+    places += [config.get("compression_config"), _table(config.get("text_config")).get("compression_config")]
     for name in ("hf_quant_config.json", "quantize_config.json", "quant_config.json"):
         if (folder / name).exists():
             places.append(json.loads((folder / name).read_text()))

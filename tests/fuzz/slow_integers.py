@@ -219,6 +219,11 @@ def awq(t: Mapping[str, Tensor], config: Mapping[str, Any], kind: str) -> Meanin
         full = columns(zero, size, k) if zero.size > 1 else zero
         return Meaning(unpack(q) - full.astype(np.float64), columns(real_scale(s).T, size, k), bias=bias_of(t, n))
     said = config.get("group_size", config.get("q_group_size"))
+    if integer(said) is None and said != -1:  # nothing after the last group has a scale
+        used = np.flatnonzero(s.real.any(axis=0 if kind == "gemv" else 1))
+        need(used.size, "scales")
+        k = q.shape[1] * 8 if kind == "gemv" else q.shape[1]
+        said = k // (int(used[-1]) + 1)
     if kind == "gemv":
         n, k = q.shape[0], q.shape[1] * 8
         count = k // int(said) if integer(said) and int(said) > 0 else 1

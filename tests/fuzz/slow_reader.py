@@ -176,6 +176,9 @@ def fold(found: dict[str, Meaning]) -> None:
         if m.columns is None:
             continue
         head, _, leaf = name.rpartition(".")
+        if leaf == "lm_head":  # becomes a plain matrix (D8)
+            m.columns = None
+            continue
         ups = [found.get(f"{head}.{p}") for p in PRODUCERS.get(leaf, ())]
         need(ups and all(u is not None and u.columns is None for u in ups), f"{name}: act-order")
         order = np.argsort(m.columns, kind="stable")

@@ -69,7 +69,7 @@ def test_a_folded_mlp_computes_what_it_did() -> None:
     np.testing.assert_allclose(got, before, rtol=1e-12)
 
 
-def test_attention_in_act_order_is_refused_by_name_with_both_ways_out() -> None:
+def test_rule_act_order() -> None:
     memory = Memory()
     findings = Findings()
     layers = [memory.layer(f"{ATTN}.q_proj", k=K, group=GROUP, g_idx=shuffled()), *mlp(memory, shuffled())]
@@ -77,6 +77,14 @@ def test_attention_in_act_order_is_refused_by_name_with_both_ways_out() -> None:
     (error,) = findings.errors
     assert error.layer == f"{ATTN}.q_proj" and f"{MLP}.down_proj alone could be folded" in error.message
     assert "--on-desc-act dequantize" in (error.advice or "") and "--on-desc-act requant" in (error.advice or "")
+
+
+def test_parts_with_orders_of_their_own_are_each_refused() -> None:
+    memory = Memory()
+    parts = [memory.layer(f"{ATTN}.{p}_proj", k=K, group=GROUP, g_idx=shuffled(i)) for i, p in enumerate("qkv", 3)]
+    findings = Findings()
+    fold_act_order(parts, on_desc_act="refuse", findings=findings)
+    assert [f.layer for f in findings.errors] == [p.name for p in parts]
 
 
 def test_a_producer_in_act_order_cannot_be_permuted() -> None:

@@ -152,7 +152,7 @@ def test_the_largest_input_scale_counts_and_parts_without_one_are_named() -> Non
     assert layer.facts["missing_input_scale"] == (f"{ATTN}.v_proj",)
 
 
-def test_different_codes_cannot_share_a_layer() -> None:
+def test_rule_parts_differ() -> None:
     memory = Memory()
     parts = attention(memory, q={"kind": "float8e4m3", "scale": "channel"})
     _, findings = fused(memory, parts)
@@ -168,7 +168,7 @@ def mixed(memory: Memory) -> list[StandardLayer]:
 PLAIN = (f"{ATTN}.v_proj.weight",)
 
 
-def test_a_part_that_is_not_quantized_refuses_the_layer() -> None:
+def test_rule_part_unquantized() -> None:
     memory = Memory()
     _, findings = fused(memory, mixed(memory), plain=PLAIN)
     (error,) = findings.errors
