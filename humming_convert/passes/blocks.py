@@ -198,10 +198,8 @@ def _steps(recipe: WeightRecipe, columns: int) -> tuple[int, int]:
 def _word_range(recipe: WeightRecipe, row: int, n: int, column: int, k: int) -> tuple[int, int]:
     """First and last word of a block."""
     span = max(tile_columns(recipe), BLOCK)
-    rows = np.unique(np.concatenate([np.arange(row, min(row + BLOCK, row + n)), np.arange(max(row, row + n - BLOCK), row + n)]))
-    columns = np.unique(
-        np.concatenate([np.arange(column, min(column + span, column + k)), np.arange(max(column, column + k - span), column + k)])
-    )
+    rows = np.concatenate([np.arange(row, min(row + BLOCK, row + n)), np.arange(max(row, row + n - BLOCK), row + n)])
+    columns = np.concatenate([np.arange(column, min(column + span, column + k)), np.arange(max(column, column + k - span), column + k)])
     bits = packed_bits(recipe, rows, columns)
     last = (bits.rows.max(0) + bits.columns.max(0) + bits.jump.max(0)).max()
     return int(bits.rows.min() + bits.columns.min()) // 32, int(last) // 32

@@ -20,7 +20,7 @@ from humming_convert.layouts.config import LayerRecipe
 from humming_convert.layouts.weights import map_codes, unmap_codes
 from humming_convert.plan.types import PlannedLayer
 from humming_convert.proof.failed import ProofFailed
-from humming_convert.proof.stream import SEED, ExpertStream, streams
+from humming_convert.proof.stream import ExpertStream, some_places, streams
 from humming_convert.standard.expr import Context, Weight
 from humming_convert.standard.lossy import Meter
 from humming_convert.standard.packing import stream_unpack
@@ -96,8 +96,7 @@ def prove_weight(
         count = int((have != want).sum())
         where = f"{block.part}: code at n={n - row} k={k}"
         raise ProofFailed(planned, "weight", f"{where} is {have[n, k]}, want {want[n, k]}; {count} differ")
-    dice = np.random.default_rng(SEED + expert)
-    rows, columns = np.unique(dice.integers(0, w.n, SAMPLES)), np.unique(dice.integers(0, w.k, SAMPLES))
+    rows, columns = some_places(w.n, SAMPLES, expert), some_places(w.k, SAMPLES, expert)
     n_at, k_at = (x.reshape(-1) for x in np.meshgrid(rows, columns, indexing="ij"))
     placed = sample_codes(w, words, n_at, k_at).reshape(len(rows), len(columns))
     wanted = _mapped_rows(recipe, codes[rows], rows, aux)[:, columns]

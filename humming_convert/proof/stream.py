@@ -7,6 +7,7 @@ Facts: architecture.md 5, 6; passes_cpu.md 3 (windows of 256 KB to 4 MB are equa
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -98,8 +99,7 @@ class ExpertStream:
         if self.expert % every and self.expert != experts - 1:
             return set()
         count = max(SAMPLED // experts, 1)
-        dice = np.random.default_rng(SEED + self.expert)
-        return {*dice.integers(0, windows, count).tolist(), *((windows - 1,) if self.expert in (0, experts - 1) else ())}
+        return {*some_places(windows, count, self.expert), *((windows - 1,) if self.expert in (0, experts - 1) else ())}
 
     def _part(self, slot: int, row: int, block: CodeBlock, w: passes.Window, whole: dict[int, NDArray[Any]]) -> Part | None:
         r0, r1 = max(w.n0 - row, 0), min(w.n1 - row, block.n)
@@ -173,8 +173,7 @@ class ExpertStream:
 
     def _prove_places(self, p: Part, w: passes.Window, words: Words) -> None:
         """Some codes of a part, by the address formula of layouts.md 5.2, against the numpy reader of its packing."""
-        dice = np.random.default_rng(SEED + p.row + p.column)
-        rows, columns = np.unique(dice.integers(0, p.n, SAMPLES)), np.unique(dice.integers(0, p.k, SAMPLES))
+        rows, columns = some_places(p.n, SAMPLES, p.row), some_places(p.k, SAMPLES, p.column)
         wanted = self._mapped(_some_codes(p, rows), rows + p.row, p.column)[:, columns]
         n, k = (x.reshape(-1) for x in np.meshgrid(rows + p.row, columns + p.column, indexing="ij"))
         at, bit = addresses(self.recipe, n, k)
@@ -194,6 +193,12 @@ class ExpertStream:
             return None if x is None else x[rows][:, column // group if group else 0 :]
 
         return map_codes(some, codes, WeightAux(zero=cut(self.aux.zero), offsets=cut(self.aux.offsets)))
+
+
+def some_places(size: int, count: int, seed: int) -> NDArray[np.intp]:
+    """Up to `count` different numbers below `size`, ascending, the same for the same seed. (numpy's random and unique cost 0.1 s to import.)"""
+    dice = random.Random(SEED + seed)  # noqa: S311 nothing secret
+    return np.array(sorted({dice.randrange(size) for _ in range(count)}), np.intp)
 
 
 def _some_codes(p: Part, rows: NDArray[np.intp]) -> NDArray[np.uint8]:
