@@ -180,7 +180,7 @@ def blocks(scale: Tensor, shape: tuple[int, ...], size: tuple[int, int], n: int,
         grid = real_scale(scale).reshape(shape)
         numbers = grid[(grid >= 100) & (grid <= 140) & (grid == np.floor(grid))]
         need(scale.dtype != "F32" or grid.size < 2 or numbers.size != grid.size, "E8M0 bytes as numbers")
-    return np.asarray(np.repeat(np.repeat(grid, size[0], 0), size[1], 1)[:n, :k])
+    return np.asarray(np.repeat(np.repeat(grid, min(size[0], n), 0), min(size[1], k), 1)[:n, :k])
 
 
 # ------------------------------------------------------------------ FP4
