@@ -23,8 +23,9 @@ from humming_convert.layouts.prepare import measure_e8m0_range
 from humming_convert.manifest.types import LayerResult, Proof
 from humming_convert.plan.types import PlainTensor, PlannedLayer, PlannedTensor
 from humming_convert.proof.failed import ProofFailed
-from humming_convert.proof.roundtrip import prove_small, prove_standard_weight, prove_weight
-from humming_convert.proof.stream import ExpertStream, streams
+from humming_convert.proof.roundtrip import prove_standard_weight, prove_weight
+from humming_convert.proof.small import prove_small
+from humming_convert.proof.stream import ExpertStream, scale_pass, streams
 from humming_convert.standard.expr import Context, Stored, Weight
 from humming_convert.standard.lossy import Meter
 
@@ -84,7 +85,7 @@ def write_layer(planned: PlannedLayer, writer: OutputWriter, worker: Worker) -> 
     if planned.recipe is None:
         packed, aux = small, None
     else:
-        packed, aux = pack_small(planned.recipe, small, meter)
+        packed, aux = pack_small(planned.recipe, small, meter, scale_pass(weight))
     # a weight the compiled passes cannot take, or too small to wait for them, goes through the reference
     if planned.recipe is not None:
         assert aux is not None
@@ -97,7 +98,7 @@ def write_layer(planned: PlannedLayer, writer: OutputWriter, worker: Worker) -> 
             worker.check()
             back[role] = write_tensor(writer, tensor, packed[role])
             digests[role] = digest_of(back[role])
-    prove_small(planned, packed, back)
+    prove_small(planned, small, packed, back)
     return LayerResult(digests=digests, lossy=tuple(meter.found.values()), proof=Proof.of(meter))
 
 

@@ -6,7 +6,7 @@ Facts: layouts.md 2 (order of steps), 3, 6 to 9.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import DTYPES, NAMES
 from humming_convert.layouts import e8m0, padding, zero_points
-from humming_convert.layouts.config import LayerRecipe
+from humming_convert.layouts.config import LayerRecipe, ScalePlace
 from humming_convert.layouts.orders import order_c
 from humming_convert.layouts.scales import normal, place_scale
 from humming_convert.layouts.weights import WeightAux
@@ -253,10 +253,13 @@ def as_integers(recipe: LayerRecipe, scale: Array, scale_2: Array, meter: Meter)
 # --- Out of the state
 
 
-def pack_small(recipe: LayerRecipe, tensors: Tensors, meter: Meter) -> tuple[dict[str, Array], WeightAux]:
+def pack_small(
+    recipe: LayerRecipe, tensors: Tensors, meter: Meter, place: Callable[[Array, ScalePlace, bool], Array] = place_scale
+) -> tuple[dict[str, Array], WeightAux]:
     """Packed tensors of every role but `weight`, and what the weight's maps need.
 
-    tensors: the standard form of `recipe.source` by role; a `weight` among them is not looked at.
+    tensors: the standard form of `recipe.source` by role; a `weight` among them is not looked at.  place: `place_scale`, or a compiled
+    pass that does the same.
     """
     s = take(recipe, tensors, meter)
     merge(recipe, s, meter)
@@ -276,7 +279,7 @@ def pack_small(recipe: LayerRecipe, tensors: Tensors, meter: Meter) -> tuple[dic
             new = e8m0.rebias(scale.view(np.uint8))
             meter.record("e8m0-fp16", "weight_scale", np.exp2(scale.view(np.uint8) - 127.0), np.exp2(e8m0.rebias_back(new) - 127.0))
             scale = new.view(scale.dtype)
-        out["weight_scale"] = np.stack([place_scale(x, small.place, ppu) for x in scale])
+        out["weight_scale"] = np.stack([place(x, small.place, ppu) for x in scale])
     if s.zero is not None:
         if recipe.form.zero_point == "int":
             if "int_to_float_zp" in recipe.weight.maps:

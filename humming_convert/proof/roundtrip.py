@@ -20,7 +20,8 @@ from humming_convert.layouts.config import LayerRecipe
 from humming_convert.layouts.weights import map_codes, unmap_codes
 from humming_convert.plan.types import PlannedLayer
 from humming_convert.proof.failed import ProofFailed
-from humming_convert.proof.stream import ExpertStream, some_places, streams
+from humming_convert.proof.small import prove_small
+from humming_convert.proof.stream import ExpertStream, scale_pass, some_places, streams
 from humming_convert.standard.expr import Context, Weight
 from humming_convert.standard.lossy import Meter
 from humming_convert.standard.packing import stream_unpack
@@ -42,12 +43,12 @@ def prove_layer(planned: PlannedLayer, written: Mapping[str, TensorView], contex
         return context.read(written["weight"].at((expert,) if weight.experts is not None else ()))
 
     if planned.recipe is None:
-        prove_small(planned, small, back)
+        prove_small(planned, small, small, back)
         for expert in range(weight.experts or 1):
             prove_standard_weight(planned, weight, expert, words_of(expert), context)
         return
-    packed, aux = pack_small(planned.recipe, small, Meter())
-    prove_small(planned, packed, back)
+    packed, aux = pack_small(planned.recipe, small, Meter(), scale_pass(weight))
+    prove_small(planned, small, packed, back)
     compiled = streams(planned.recipe, weight)
     for expert in range(weight.experts or 1):
         words = np.ascontiguousarray(words_of(expert)).view(np.uint32).reshape(-1)
@@ -58,20 +59,6 @@ def prove_layer(planned: PlannedLayer, written: Mapping[str, TensorView], contex
         for step in stream.steps():
             stream.prove(step, words[step.window.first : step.window.first + step.window.words])
         stream.finish()
-
-
-def prove_small(planned: PlannedLayer, want: Mapping[str, NDArray[Any]], back: Mapping[str, NDArray[Any]]) -> None:
-    """Scales, zero points, biases: the bytes of the file are those that were computed, role by role."""
-    for role, got in back.items():
-        if role == "weight":
-            continue
-        wanted = want[role]
-        if got.dtype != wanted.dtype or got.shape != wanted.shape or not np.array_equal(_bytes(got), _bytes(wanted)):
-            raise ProofFailed(planned, role, f"{planned.outputs[role].name}: the file does not hold what was computed from the source")
-
-
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def prove_weight(

@@ -19,8 +19,9 @@ from humming_convert import passes
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.layouts import WeightAux
 from humming_convert.layouts.address import addresses
-from humming_convert.layouts.config import LayerRecipe
+from humming_convert.layouts.config import LayerRecipe, ScalePlace
 from humming_convert.layouts.recipe import WeightRecipe
+from humming_convert.layouts.scales import place_scale
 from humming_convert.layouts.weights import map_codes
 from humming_convert.plan.types import PlannedLayer
 from humming_convert.proof.failed import ProofFailed
@@ -43,6 +44,11 @@ def streams(recipe: LayerRecipe, weight: Weight) -> bool:
     if weight.n * weight.k * (weight.experts or 1) < SMALL:
         return False
     return all(b.straight and passes.supported(recipe.weight, b.packing, b.bits, b.n, b.k) for b in weight.blocks)
+
+
+def scale_pass(weight: Weight) -> Callable[[NDArray[Any], ScalePlace, bool], NDArray[Any]]:
+    """What places a layer's scales: the compiled pass, or for small layers the reference."""
+    return passes.place_scale if weight.n * weight.k * (weight.experts or 1) >= SMALL else place_scale
 
 
 @dataclass(frozen=True, slots=True)
