@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from humming_convert.engine.run import Result
     from humming_convert.plan.inspect import Inspection
     from humming_convert.plan.types import Plan, Request
+    from humming_convert.proof.recheck import Recheck
     from humming_convert.proof.verify import Verification
 
-__all__ = ["Finding", "Refused", "UsageError", "convert", "default_name", "inspect", "open_model", "plan", "verify"]
+__all__ = ["Finding", "Refused", "UsageError", "convert", "default_name", "inspect", "open_model", "plan", "recheck", "verify"]
 
 SIXTEEN_BIT = {"bf16": "BF16", "fp16": "F16"}
 
@@ -230,3 +231,16 @@ def verify(out: str | Path, *, source: str | Path | None = None) -> Verification
     if not folder.is_dir():
         raise UsageError(f"{out}: no such folder")
     return verify_folder(folder, Path(source) if source is not None else None)
+
+
+def recheck(out: str | Path, *, humming_version: str) -> Recheck:
+    """Does another version of the library read a packed folder the same way, and would it make the same bytes? Nothing is changed."""
+    from humming_convert.proof.recheck import recheck_folder
+    from humming_convert.targets.environment import VERSIONS
+
+    folder = Path(out)
+    if not folder.is_dir():
+        raise UsageError(f"{out}: no such folder")
+    if humming_version not in VERSIONS:
+        raise UsageError(f"--humming-version {humming_version}: its rules are not known here; known: {', '.join(VERSIONS)}")
+    return recheck_folder(folder, humming_version)

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from humming_convert.checkpoint.reading import Pread, SourceChanged, content_digest, snapshot, source_digest, unchanged
+from humming_convert.checkpoint.reading import Pread, SourceChanged, content_digest, reader, snapshot, source_digest, unchanged
 from humming_convert.engine.folder import Occupied, Workspace, fsync_folder, workspace
 from humming_convert.engine.journal import Journal, differences, fields
 from humming_convert.engine.output import Arena, OutputWriter
@@ -28,6 +28,7 @@ from humming_convert.manifest.card import model_card
 from humming_convert.manifest.config_json import output_config
 from humming_convert.manifest.read import full_manifests
 from humming_convert.manifest.types import FileEntry, LayerResult
+from humming_convert.manifest.versions import versions
 from humming_convert.plan.types import OutputFile, PlainTensor, Plan, PlannedLayer
 
 MANIFEST, INDEX = "humming_manifest.json", "model.safetensors.index.json"
@@ -307,14 +308,15 @@ def _finish(plan: Plan, space: Workspace, results: dict[str, LayerResult], done:
     for name in ("config.json", *strays):
         path = plan.source.folder / name
         sources.append(FileEntry(name=name, bytes=path.stat().st_size, digest=content_digest(path)))
+    known = versions(plan, reader("mmap"))
     several, late = len(plan.request.ranks) > 1, []
     for number, rank in enumerate(plan.request.ranks if several else ()):
         others = {t.file for p in plan.layers if p.rank != number for t in p.outputs.values()}
-        its_own = build_manifest(plan, results, measures, [e for e in entries if e.name not in others], sources, number)
+        its_own = build_manifest(plan, results, measures, [e for e in entries if e.name not in others], sources, known, number)
         path = partial / rank_manifest(rank)
         _write_json(path, its_own)
         late.append(FileEntry(name=path.name, bytes=path.stat().st_size, digest=content_digest(path)))
-    manifest = build_manifest(plan, results, measures, [*entries, *late], sources, None if several else 0)
+    manifest = build_manifest(plan, results, measures, [*entries, *late], sources, known, None if several else 0)
     _write_json(partial / MANIFEST, manifest)
     fsync_folder(partial)
     return manifest

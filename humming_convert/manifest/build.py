@@ -14,7 +14,6 @@ from typing import Any
 from humming_convert import __version__
 from humming_convert.manifest.digests import manifest_digest
 from humming_convert.manifest.types import FileEntry, LayerResult
-from humming_convert.manifest.versions import versions
 from humming_convert.model.parallel import Rank
 from humming_convert.plan.fingerprint import options_of
 from humming_convert.plan.types import Plan, PlannedLayer, Request
@@ -32,13 +31,14 @@ def build_manifest(
     measures: Mapping[str, Sequence[Mapping[str, Any]]],
     files: Sequence[FileEntry],
     source_files: Sequence[FileEntry],
+    accepted_by: tuple[Sequence[str], Sequence[str]],
     rank: int | None = None,
 ) -> dict[str, Any]:
     """results: by PlannedLayer.key.  measures: name of a dequantized plain tensor -> measures of its rounding.  files: every file of the
-    folder but the manifest.  source_files: what was read.  rank: whose layers; None in a folder of several ranks: the common part, which
+    folder but the manifest.  source_files: what was read.  accepted_by: versions.versions of the plan.  rank: whose layers; None in a folder of several ranks: the common part, which
     lists the ranks and holds no layers."""
     packed = not plan.request.standard
-    accepted, same_bytes = versions(plan)
+    accepted, same_bytes = accepted_by
     request = plan.request
     out: dict[str, Any] = {
         "format": "humming-packed" if packed else "humming-standard",

@@ -94,7 +94,9 @@ def _ours(plan: Plan, results: Mapping[str, LayerResult]) -> str:
     target, request = plan.request.target, plan.request
     made = f"packed for {target.name} (act `{plan.act}`{_ranks(plan)})" if target is not None else "in the Humming standard form"
     revision = f", revision `{plan.source.revision}`" if plan.source.revision else ""
-    rows = "\n".join(f"| {form} | {count} |" for form, count in Counter({p.layer.name: _form(p) for p in plan.layers}.values()).most_common())
+    rows = "\n".join(
+        f"| {form} | {count} |" for form, count in Counter({p.layer.name: _form(p) for p in plan.layers}.values()).most_common()
+    )
     steps: Counter[str] = Counter(m.step for r in results.values() for m in r.lossy)
     lossy = "\n".join(f"- `{step}`: {STEPS[step].text} ({count} tensors)" for step, count in sorted(steps.items()))
     return f"""# {plan.source.name}, {made}

@@ -44,7 +44,30 @@ def answer_questions(
     layer: StandardLayer, given: InputForm, target: Target, env: Environment, request: Request, read: Read, *, headers_only: bool
 ) -> Answered:
     """headers_only: open questions are answered as usual for such files (False) for the sake of shapes, and told as open."""
-    asked = questions(
+    asked = _asked(layer, given, target, env, request)
+    if headers_only:
+        return Answered(Answers(**dict.fromkeys(asked, False)), dict.fromkeys(asked))
+    context = Context(read=read, meter=Meter())
+    found: dict[str, bool | None] = {name: ANSWERS[name](layer, context) for name in asked}
+    return Answered(Answers(**found), found)
+
+
+def answers_for(
+    layer: StandardLayer, given: InputForm, target: Target, env: Environment, request: Request, read: Read, *, known: Answers
+) -> Answers:
+    """The answers that another environment asks for; those that are known are not looked for again."""
+    asked = _asked(layer, given, target, env, request)
+    context = Context(read=read, meter=Meter())
+    return Answers(**{name: _known(known, name) if _known(known, name) is not None else ANSWERS[name](layer, context) for name in asked})
+
+
+def _known(answers: Answers, name: str) -> bool | None:
+    value: bool | None = getattr(answers, name)
+    return value
+
+
+def _asked(layer: StandardLayer, given: InputForm, target: Target, env: Environment, request: Request) -> tuple[str, ...]:
+    return questions(
         layer.form,
         given,
         target,
@@ -54,11 +77,6 @@ def answer_questions(
         parts=len(layer.stack_n),
         e0m=request.e0m == "auto",
     )
-    if headers_only:
-        return Answered(Answers(**dict.fromkeys(asked, False)), dict.fromkeys(asked))
-    context = Context(read=read, meter=Meter())
-    found: dict[str, bool | None] = {name: ANSWERS[name](layer, context) for name in asked}
-    return Answered(Answers(**found), found)
 
 
 def _value(layer: StandardLayer, role: str, context: Context) -> Array:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Finding
 from humming_convert.manifest.config_json import output_config
 from humming_convert.manifest.versions import versions
@@ -17,6 +18,10 @@ from humming_convert.targets.table import find_target
 from tests.manifest.stub import stub_plan
 
 SM90 = find_target("sm90")
+
+
+def no_reading(_view: TensorView) -> Any:
+    raise AssertionError("nothing is to be read")
 
 
 def packed(config: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -70,9 +75,9 @@ def test_a_standard_form_is_the_same_in_every_version() -> None:
     form = WeightForm(number=number("uint4"), scale=ScaleForm(kind="group", dtype="bfloat16", k=96))
     layer = StandardLayer(name="x", family="humming", parts=("x",), n=8, k=96, experts=None, stack_n=(8,), form=form, tensors={})
     plan = stub_plan(layers=[PlannedLayer(layer=layer, vllm=None, recipe=None, outputs={})])
-    assert versions(plan) == (("0.1.19", "0.1.20"), ("0.1.19", "0.1.20"))
+    assert versions(plan, no_reading) == (("0.1.19", "0.1.20"), ("0.1.19", "0.1.20"))
 
 
 def test_the_version_asked_for_is_always_named() -> None:
-    accepted, same = versions(stub_plan(request=Request(target=SM90, humming_version="0.2.0")))
+    accepted, same = versions(stub_plan(request=Request(target=SM90, humming_version="0.2.0")), no_reading)
     assert accepted == same == ("0.2.0",)
