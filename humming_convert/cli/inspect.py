@@ -18,5 +18,5 @@ def command(model: o.Model, json: o.Json = False, verbose: o.Verbose = False) ->
         print_json(found.document())
         return code
     print(found.text(verbose=verbose))
-    print_findings(found.findings, verbose=verbose)
+    print_findings(found.others, verbose=verbose)
     return code

@@ -24,7 +24,9 @@ class Row:
 
 def _row(key: int, what: str, answer: str, *names: str) -> Row:
     """names: codes of rules, and names of tests."""
-    return Row(str(key), what, answer, tuple(n for n in names if not n.startswith("test_")), tuple(n for n in names if n.startswith("test_")))
+    return Row(
+        str(key), what, answer, tuple(n for n in names if not n.startswith("test_")), tuple(n for n in names if n.startswith("test_"))
+    )
 
 
 DAMAGES: tuple[Row, ...] = (
@@ -127,3 +129,10 @@ DECISIONS: tuple[Row, ...] = (
     _row(24, "weight_shape against the tensors", "warning or error", "weight-shape-lies", "ct-words"),
 )  # fmt: skip
 
+CONTRADICTIONS = frozenset((
+    "method-lies", "bits-lie", "ct-bits-lie", "group-size-lies", "sym-lies", "ct-symmetric-lies", "zeros-label", "zeros-mixed", "planar-label",
+    "config-contradiction", "configs-disagree", "ignored-quantized", "listed-plain", "listed-not-quantized", "algo-lies", "algo-not-listed",
+    "ct-format-lies", "ct-group-unused", "ct-group-none", "weight-shape-lies", "awq-version-lies", "input-scale-unasked", "expert-count",
+    "shape-config", "layer-missing", "tied-head-differs",
+))  # fmt: skip
+"""Codes of findings about two things that do not agree: a config, a label or a list against the tensors, or two configs."""

@@ -158,7 +158,9 @@ def _sound(source: Source, config: Mapping[str, Any]) -> None:
     if f.get("b_dtype") is None:
         findings.error("humming-dtype", "b_dtype is missing", file="config.json", advice="correct the config")
     else:
-        _number(source, "b_dtype", f["b_dtype"])
+        b = _number(source, "b_dtype", f["b_dtype"])
+        if b is not None and (b.bits > 8 or (b.kind == "float" and not b.signed)):
+            findings.error("humming-dtype", f"b_dtype {b} is no type of quantized weights", file="config.json", advice="correct the config")
     if f.get("bs_dtype") is not None and str(f["bs_dtype"]) not in STORED_AS:
         findings.error(
             "humming-dtype", f"bs_dtype {f['bs_dtype']!r} is no scale type of Humming", file="config.json", advice="correct the config"

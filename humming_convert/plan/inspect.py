@@ -1,13 +1,13 @@
-"""What is in a checkpoint, layer by layer, and what each target could do with it. Never refuses: findings say what is wrong.
+"""What is in a checkpoint, layer by layer, what contradicts what, and what each target could do with it. Never refuses: findings say what is wrong.
 
 Facts: architecture.md 9.1.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +15,43 @@ from humming_convert.checkpoint import open_checkpoint
 from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.checkpoint.reading import reader
 from humming_convert.findings import Finding, Findings
+from humming_convert.formats.damages import CONTRADICTIONS
 from humming_convert.formats.registry import Reading
 from humming_convert.plan.build import read_source
+from humming_convert.plan.evidence import Verdict, ZeroPoints, target_lines, verdicts, zero_points
 from humming_convert.plan.recipe import describe
 from humming_convert.plan.types import Request
-from humming_convert.plan.verdicts import SHOWN
-from humming_convert.standard.forms import ScaleForm, WeightForm
-from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.numbers import MODEL_DTYPES
-from humming_convert.targets.environment import Environment
-from humming_convert.targets.legality import legal_activations
-from humming_convert.targets.table import TARGETS
+
+FEW = 3  # findings of one code that are shown one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """`checkpoint`: None if it could not be opened. `kinds`: (description, modules, bytes)."""
+    """`checkpoint`: None if it could not be opened.  zero_points: of GPTQ modules, one census a width."""
 
     folder: Path
     checkpoint: Checkpoint | None
     reading: Reading
     findings: tuple[Finding, ...]
+    zero_points: tuple[ZeroPoints, ...] = ()
 
     @property
     def errors(self) -> tuple[Finding, ...]:
         return tuple(f for f in self.findings if f.severity == "error")
 
+    @property
+    def contradictions(self) -> tuple[Finding, ...]:
+        """What a config, a label or a list says against the tensors, with the evidence."""
+        return tuple(f for f in self.findings if f.code in CONTRADICTIONS)
+
+    @property
+    def others(self) -> tuple[Finding, ...]:
+        """Findings that are no contradictions."""
+        return tuple(f for f in self.findings if f.code not in CONTRADICTIONS)
+
     def kinds(self) -> list[tuple[str, int, int]]:
+        """(description, modules, bytes)."""
         count: Counter[str] = Counter()
         size: Counter[str] = Counter()
         for x in self.reading.layers:
@@ -50,14 +60,9 @@ class Inspection:
             size[kind] += sum(v.nbytes for v in x.source)
         return [(k, count[k], size[k]) for k in sorted(count)]
 
-    def verdicts(self) -> dict[str, list[str]]:
-        """Target -> the activations (of the usual ones) that every quantized layer could run with."""
-        env, out = Environment(), {}
-        for target in TARGETS:
-            dtype = "F16" if target.sm < 80 else (self.checkpoint.dtype if self.checkpoint else "BF16")
-            legal = [set(legal_activations(f, target, env, dtype)) for f in {_model_scales(x, dtype) for x in self.reading.layers}]
-            out[target.name] = [a for a in SHOWN if legal and all(a in x for x in legal)]
-        return out
+    def verdicts(self) -> dict[str, list[Verdict]]:
+        """Target -> a verdict for each usual activation, over all quantized layers."""
+        return verdicts(self.reading.layers, self.checkpoint.dtype if self.checkpoint else "BF16")
 
     def document(self) -> dict[str, Any]:
         c = self.checkpoint
@@ -83,42 +88,75 @@ class Inspection:
                 for x in self.reading.layers
             ],
             "plain": {"tensors": len(self.reading.passthrough), "bytes": sum(v.nbytes for v in self.reading.passthrough)},
-            "targets": self.verdicts() if self.reading.layers else {},
+            "quantization": [s.place for s in c.sections] if c else [],
+            "zero_points": [z.document() for z in self.zero_points],
+            "contradictions": [f.as_dict() for f in self.contradictions],
+            **self._targets(),
             "findings": [f.as_dict() for f in self.findings],
+        }
+
+    def _targets(self) -> dict[str, Any]:
+        """`targets`: the legal activations of each; `targets_refused`: why not the others."""
+        found = self.verdicts() if self.reading.layers else {}
+        return {
+            "targets": {t: [v.act for v in each if v.legal] for t, each in found.items()},
+            "targets_refused": {
+                t: {v.act: {"reason": v.reason, "layers": v.layers, "first": v.first} for v in each if not v.legal}
+                for t, each in found.items()
+            },
         }
 
     def text(self, *, verbose: bool) -> str:
         c = self.checkpoint
         if c is None:
             return f"{self.folder}: not a readable checkpoint"
+        plain = self.reading.passthrough
         lines = [
             f"{c.name}: {c.model_type or 'unknown model type'}, {MODEL_DTYPES.get(c.dtype, c.dtype)}, {len(c.tensors)} tensors in {len(c.weights)} files"
         ]
-        for s in c.sections:
-            lines.append(f"  quantization: {s.place}")
-        for kind, count, size in self.kinds():
-            lines.append(f"  {count:6} modules  {size / 1e9:8.3f} GB  {kind}")
-        plain = self.reading.passthrough
-        lines.append(f"  {len(plain):6} tensors  {sum(v.nbytes for v in plain) / 1e9:8.3f} GB  not quantized")
+        lines += [f"  quantization: {s.place}" for s in c.sections]
+        lines += [f"  {count:6} modules {_size(size):>9}  {kind}" for kind, count, size in self.kinds()]
+        lines.append(f"  {len(plain):6} tensors {_size(sum(v.nbytes for v in plain)):>9}  not quantized")
         if verbose:
             lines += [f"    {x.name}: {x.n} x {x.k}, {describe(x.form)}" for x in self.reading.layers]
+        for z in self.zero_points:
+            lines += z.lines()
+        if self.contradictions:
+            lines += ["what contradicts what:", *_grouped(self.contradictions, verbose)]
         if self.reading.layers:
-            lines.append("what each target could run all layers with:")
-            lines += [f"  {t:6} {' '.join(acts) or 'nothing'}" for t, acts in self.verdicts().items()]
+            lines += ["what each target could run all layers with, and why not:", *target_lines(self.verdicts())]
         return "\n".join(lines)
 
 
-def _model_scales(layer: StandardLayer, dtype: str) -> WeightForm:
-    """The form after scales were cast to the model dtype; block scales as they are."""
-    scale: ScaleForm = layer.form.scale
-    if scale.kind in ("group", "channel") and not re.match("float8", scale.dtype):
-        return replace(layer.form, scale=replace(scale, dtype=MODEL_DTYPES[dtype]))
-    return layer.form
+def _size(nbytes: float) -> str:
+    """1.5 GB: decimal units, three digits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} TB"
+
+
+def _grouped(found: Iterable[Finding], verbose: bool) -> list[str]:
+    """One line a finding; many of one code by the first and a count."""
+    by_code: dict[str, list[Finding]] = {}
+    for f in found:
+        by_code.setdefault(f.code, []).append(f)
+    out = []
+    for mine in by_code.values():
+        shown = mine if verbose or len(mine) <= FEW else mine[:1]
+        out += [f"  {f}" for f in shown]
+        if len(shown) < len(mine):
+            out.append(f"    and {len(mine) - 1} more {mine[0].code} (--verbose lists all)")
+    return out
 
 
 def inspect_model(folder: Path, findings: Findings) -> Inspection:
     checkpoint = open_checkpoint(folder, findings)
     reading = Reading((), ())
+    zeros: list[ZeroPoints] = []
     if checkpoint is not None:
-        reading = read_source(checkpoint, Request(target=None, dtype="BF16"), reader("mmap"), findings, headers_only=False)
-    return Inspection(folder=folder, checkpoint=checkpoint, reading=reading, findings=tuple(findings))
+        read = reader("mmap")
+        reading = read_source(checkpoint, Request(target=None, dtype="BF16"), read, findings, headers_only=False)
+        zeros = zero_points(reading.layers, read)
+    return Inspection(folder=folder, checkpoint=checkpoint, reading=reading, findings=tuple(findings), zero_points=tuple(zeros))

@@ -162,6 +162,8 @@ def test_static_input_scales_are_kept(tmp_path: Path, role: str) -> None:
     [
         {"b_dtype": "uint4x"},
         {"b_dtype": None},
+        {"b_dtype": "float8e8m0"},
+        {"b_dtype": "float16"},
         {"bs_dtype": "float9"},
         {"weight_scale_type": "row"},
         {"a_dtype": "int9"},

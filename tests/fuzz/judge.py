@@ -6,7 +6,9 @@ Out: a Verdict: `refused`, `equal`, or a fault: `crash`, `hang`, `memory`, `wron
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import resource
 import shutil
 import signal
@@ -60,15 +62,38 @@ def _peak(reset: bool = False) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def planned(folder: Path, target: str) -> Verdict | None:
+    """A plan for a target: only that it is a plan or a refusal."""
+    try:
+        with contextlib.suppress(*REFUSALS), limited():
+            api.plan(folder, target=target, act="auto", io="read")
+    except Hang:
+        return Verdict("hang", f"plan for {target}: more than {SECONDS} s")
+    except Exception:  # noqa: BLE001 - any other exception is what is looked for
+        return Verdict("crash", f"plan for {target}:\n{traceback.format_exc()}")
+    return None
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """Hang after SECONDS."""
+    old = signal.signal(signal.SIGALRM, _late)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, old)
+
+
 def judge(folder: Path, out: Path, **options: Any) -> Verdict:
     """Converts `folder` to the standard form in `out` (removed afterwards)."""
     size = sum(p.stat().st_size for p in folder.iterdir() if p.is_file())
     before = _peak(reset=True)
-    old = signal.signal(signal.SIGALRM, _late)
-    signal.alarm(SECONDS)
     try:
-        plan = api.plan(folder, standard=True, io="read", **options)
-        api.convert(plan, out=out, jobs=1)
+        with limited():
+            plan = api.plan(folder, standard=True, io="read", **options)
+            api.convert(plan, out=out, jobs=1)
     except REFUSALS as refusal:
         word = "refused"
         if isinstance(refusal, api.Refused) and not [f for f in refusal.findings if f.severity == "error"]:
@@ -84,9 +109,6 @@ def judge(folder: Path, out: Path, **options: Any) -> Verdict:
         return Verdict("crash", traceback.format_exc())
     else:
         word, detail = "converted", ""
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, old)
     grown = _peak() - before
     try:
         if grown > 2 * size + MEMORY:
@@ -104,7 +126,7 @@ def compared(folder: Path, out: Path) -> Verdict:
         wants, plain = slow_reader.read(folder)
     except Unreadable as unread:
         return Verdict("unsure", str(unread))
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, RecursionError, re.error) as error:
         return Verdict("unsure", f"slow reader: {type(error).__name__}: {error}")
     manifest = json.loads((out / "humming_manifest.json").read_text())
     tensors: dict[str, Tensor] = {}

@@ -36,7 +36,8 @@ def gptq_settings(config: Mapping[str, Any], name: str) -> dict[str, Any]:
             if sign == "+":
                 out |= {k: v for k, v in (override or {}).items() if k in out and v is not None}
             break
-    out |= {k: v for k, v in ((config.get("extra_config") or {}).get(name) or {}).items() if k in out and v is not None}
+    if "round" in str(config.get("quant_method")):
+        out |= {k: v for k, v in ((config.get("extra_config") or {}).get(name) or {}).items() if k in out and v is not None}
     return out
 
 

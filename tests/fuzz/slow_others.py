@@ -80,7 +80,7 @@ def ct_pack(t: Tensors, said: Mapping[str, Any]) -> Meaning:
     codes = stream(packed.array, bits, k) if which == "dense" else padded(packed.array, bits, k)
     mid = 1 << (bits - 1)
     scales = real_scale(scale)
-    per_row = scale.shape in ((n,), (n, 1), (1, n)) or scales.size == 1
+    per_row = [d for d in scale.shape if d != 1] == [n] or scales.size == 1
     need(scales.size > 1 or n == 1 or scales.reshape(-1)[0] > 0, "a factor")
     grid = scales.reshape(-1, 1) if per_row else scales
     need(grid.shape[0] in (1, n) and len(grid.shape) == 2, "scales")
@@ -159,8 +159,9 @@ def fp8(t: Tensors, block: tuple[int, int] | None, group: Any) -> Meaning:
             return Meaning(values, blocks(scale, shape, size, n, k), bias=bias_of(t, n))
     need(block is None or scale.array.size == 1, "the grid of weight_block_size")
     if is_bytes:
-        need(shape == (n, k // 32) and k % 32 == 0 and present[0] == "weight_scale", "E8M0 scales")
-        return Meaning(values, columns(e8m0(scale), 32, k), bias=bias_of(t, n))
+        flat = shape[-1:] == (1,) and scale.array.size == n * k // 32
+        need((shape == (n, k // 32) or flat) and k % 32 == 0 and present[0] == "weight_scale", "E8M0 scales")
+        return Meaning(values, columns(e8m0(scale).reshape(n, k // 32), 32, k), bias=bias_of(t, n))
     if scale.array.size == 1:
         value = real_scale(scale).reshape(())
         need(0 < value <= 1e30, "a factor")

@@ -1,0 +1,179 @@
+"""What `inspect` shows beside a list of layers: what the zero points look like, and why a target cannot run something.
+
+In: standard layers, a way to read tensors.  Out: values that print and go into JSON.
+Facts: formats.md 2.3 (census, statistic), 11 (D3, D4); layouts.md 10.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from humming_convert.checkpoint.tensors import Read
+from humming_convert.formats.zeros import Asymmetric, census, distance, unpack_zeros
+from humming_convert.plan.verdicts import SHOWN
+from humming_convert.standard.expr import Weight
+from humming_convert.standard.forms import WeightForm
+from humming_convert.standard.layer import StandardLayer
+from humming_convert.standard.numbers import MODEL_DTYPES
+from humming_convert.targets.activations import activation
+from humming_convert.targets.environment import Environment
+from humming_convert.targets.legality import packable
+from humming_convert.targets.table import TARGETS, Target
+
+ROWS = 16  # of a histogram
+BAR = 32  # characters of the longest bar
+JUDGED = 8  # layers whose codes are looked at for the statistic of D3
+KINDS = {
+    "v1": "the constant of v1, 2^(b-1) - 1",
+    "v2": "the constant of v2, 2^(b-1)",
+    "zero": "all zero",
+    "damaged": "the constant of an old faulty conversion",
+    "other-layout": "a constant of the other 3-bit layout",
+    "varies": "no constant: asymmetric",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroPoints:
+    """Stored zero points of all GPTQ modules of one width.
+
+    counts: how often each value 0 .. 2^bits-1 is stored.  kinds: how many modules store which constant (formats.zeros.census).
+    distance: median over some modules of mean code minus mean stored zero point, near 0 for v2 and 1 for v1; None where it says nothing.
+    """
+
+    bits: int
+    counts: tuple[int, ...]
+    kinds: dict[str, int]
+    distance: float | None
+
+    def document(self) -> dict[str, Any]:
+        return {"bits": self.bits, "stored": list(self.counts), "modules": self.kinds, "distance": self.distance}
+
+    def _bins(self) -> list[tuple[str, int]]:
+        """(value or range of values, how often); more than ROWS values are put together."""
+        stored = [(str(v), c) for v, c in enumerate(self.counts) if c]
+        if len(stored) <= ROWS:
+            return stored
+        each = len(self.counts) // ROWS
+        ranges = [(f"{a}-{a + each - 1}", sum(self.counts[a : a + each])) for a in range(0, len(self.counts), each)]
+        return [(label, c) for label, c in ranges if c]
+
+    def lines(self) -> list[str]:
+        bins = self._bins()
+        total, most = sum(self.counts), max(count for _, count in bins)
+        out = [
+            f"zero points as stored, {self.bits} bits: " + "; ".join(f"{n} module{'s' * (n > 1)} {KINDS[k]}" for k, n in self.kinds.items())
+        ]
+        for label, count in bins:
+            out.append(f"  {label:>7} {'#' * max(1, round(BAR * count / most)):{BAR}} {100 * count / total:5.1f} %")
+        if self.distance is not None:
+            out.append(f"  mean code minus mean stored zero point: {self.distance:+.2f} (near 0 means v2, near 1 means v1)")
+        return out
+
+
+def zero_points(layers: Iterable[StandardLayer], read: Read) -> list[ZeroPoints]:
+    """One census a width, of the modules that store qzeros of GPTQ."""
+    by_bits: dict[int, list[tuple[StandardLayer, Weight]]] = {}
+    for layer in layers:
+        weight = layer.tensors["weight"]
+        if layer.family == "gptq" and isinstance(weight, Weight) and any(v.name.endswith(".qzeros") for v in layer.source):
+            by_bits.setdefault(layer.form.number.bits, []).append((layer, weight))
+    return [_census(bits, found, read) for bits, found in sorted(by_bits.items())]
+
+
+def _census(bits: int, found: Sequence[tuple[StandardLayer, Weight]], read: Read) -> ZeroPoints:
+    counts = np.zeros(1 << bits, np.int64)
+    kinds: Counter[str] = Counter()
+    judged: list[Asymmetric] = []
+    for layer, weight in found:
+        view = next(v for v in layer.source if v.name.endswith(".qzeros"))
+        planar = weight.blocks[0].packing == "gptq_planar"
+        words = np.asarray(read(view))
+        counts += np.bincount(unpack_zeros(words, bits, layer.n, planar).reshape(-1), minlength=1 << bits)
+        kind = census(words, bits, layer.n, planar)
+        kinds[kind] += 1
+        if kind == "varies" and bits != 8 and not planar:  # at 8 bits a small shift of the mean says more than the label (formats.md 2.3)
+            judged.append(Asymmetric(layer=layer.name, qweight=weight.blocks[0].view, qzeros=view, bits=bits, n=layer.n, k=layer.k))
+    step = max(1, len(judged) // JUDGED)
+    far = [distance(read, x) for x in judged[::step][:JUDGED]]
+    median = round(float(np.median(far)), 3) if far else None
+    return ZeroPoints(bits=bits, counts=tuple(int(c) for c in counts), kinds=dict(kinds), distance=median)
+
+
+# ------------------------------------------------------------------ targets
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether all layers could run with an activation on a target. reason: of the first layer that cannot, `first`; `layers`: how many."""
+
+    act: str
+    legal: bool
+    reason: str = ""
+    first: str = ""
+    layers: int = 0
+
+
+def verdicts(layers: Sequence[StandardLayer], dtype: str) -> dict[str, list[Verdict]]:
+    """Target -> a verdict for each usual activation. dtype: of the model."""
+    env, out = Environment(), {}
+    for target in TARGETS:
+        own = "F16" if target.sm < 80 else dtype
+        forms: dict[WeightForm, list[str]] = {}
+        for layer in layers:
+            forms.setdefault(_model_scales(layer, own), []).append(layer.name)
+        out[target.name] = [_verdict(act, forms, target, env, own) for act in SHOWN]
+    return out
+
+
+def _verdict(act: str, forms: dict[WeightForm, list[str]], target: Target, env: Environment, dtype: str) -> Verdict:
+    try:
+        wanted = activation(act, dtype)
+    except ValueError:
+        reason = "it has no bfloat16" if target.sm < 80 else f"the model dtype is {MODEL_DTYPES[dtype]} (--dtype {act})"
+        return Verdict(act=act, legal=False, reason=reason)
+    refused = [(v.reason, names) for form, names in forms.items() if not (v := packable(form, wanted, target, env, dtype)).ok]
+    if not refused:
+        return Verdict(act=act, legal=bool(forms))
+    return Verdict(act=act, legal=False, reason=refused[0][0], first=refused[0][1][0], layers=sum(len(n) for _, n in refused))
+
+
+def _model_scales(layer: StandardLayer, dtype: str) -> WeightForm:
+    """The form after scales were cast to the model dtype; block scales as they are."""
+    scale = layer.form.scale
+    if scale.kind in ("group", "channel") and not re.match("float8", scale.dtype):
+        return replace(layer.form, scale=replace(scale, dtype=MODEL_DTYPES[dtype]))
+    return layer.form
+
+
+def target_lines(found: dict[str, list[Verdict]]) -> list[str]:
+    """A table, targets that can do the same in one row; below it the reasons by their letters."""
+    reasons: dict[tuple[str, str], str] = {}
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for target, each in found.items():
+        cells = []
+        for v in each:
+            if not v.legal:
+                key = (v.act, v.reason)
+                reasons.setdefault(key, _letter(len(reasons)))
+            cells.append("yes" if v.legal else reasons[(v.act, v.reason)])
+        rows.setdefault(tuple(cells), []).append(target)
+    acts = [v.act for v in next(iter(found.values()))]
+    width = max(len(" ".join(names)) for names in rows.values())
+    out = [" ".join(["  " + " " * width, *(f"{a:>6}" for a in acts)])]
+    out += [" ".join(["  " + " ".join(names).ljust(width), *(f"{c:>6}" for c in cells)]) for cells, names in rows.items()]
+    whose = {(v.act, v.reason): v for each in found.values() for v in each}
+    for (act, reason), letter in reasons.items():
+        v = whose[(act, reason)]
+        where = f" ({v.layers} layer{'s' * (v.layers > 1)}, the first {v.first})" if v.layers else ""
+        out.append(f"  {letter:>2}  {act}: {reason}{where}")
+    return out
+
+
+def _letter(i: int) -> str:
+    """a .. z, aa, ab, ..."""
+    return (_letter(i // 26 - 1) if i >= 26 else "") + chr(ord("a") + i % 26)
