@@ -74,15 +74,18 @@ ACT_ORDER_PRODUCERS: Mapping[str, tuple[str, ...]] = {
 class Family:
     """One row. `vllm`: ordered prefix renames of vLLM's modules, None where they are not known, () where the names are the checkpoint's.
 
-    `ignore_renames`: further renames (inside a name) that vLLM's own modules have; they are matched as well where a module is to be left
-    unquantized.  dims: leaf -> (N, K) as keys of `dimensions`; () for unknown.
+    `inside`: renames of vLLM inside a name.  ignore_renames: more of them, matched as well where a module is to be left unquantized.
+    own_loader: (module pattern, why) of modules that stock vLLM loads by code of this family alone, which takes no standard form.
+    dims: leaf -> (N, K) as keys of `dimensions`; () for unknown.
     """
 
     types: tuple[str, ...]
     fusions: tuple[Fusion, ...] = DENSE
     experts: tuple[ExpertNames, ...] = (GATE_UP_DOWN,)
     vllm: tuple[tuple[str, str], ...] | None = ()
+    inside: tuple[tuple[str, str], ...] = ()
     ignore_renames: tuple[tuple[str, str], ...] = ()
+    own_loader: tuple[tuple[str, str], ...] = ()
     dims: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     known: bool = True
 
@@ -132,7 +135,12 @@ FAMILIES: tuple[Family, ...] = (
     Family(types=("qwen2_moe",), dims={**LLAMA, **SHARED}),
     Family(types=("qwen3_moe",), dims=LLAMA),
     Family(types=("mixtral",), experts=(W1_W3_W2, GATE_UP_DOWN), dims=LLAMA),
-    Family(types=("gpt_oss",), ignore_renames=((".self_attn.", ".attn."),), dims=LLAMA),
+    Family(
+        types=("gpt_oss",),
+        ignore_renames=((".self_attn.", ".attn."),),
+        own_loader=((r"\.experts\.", "gpt-oss has a loader of its own"),),
+        dims=LLAMA,
+    ),
     Family(types=("glm4_moe", "ernie4_5_moe"), dims=EXPERTS),
     Family(types=("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2"), fusions=(*DENSE, QKV_A), dims={**MLA, **MLP, **EXPERTS}),
     Family(
@@ -140,6 +148,10 @@ FAMILIES: tuple[Family, ...] = (
         fusions=(Fusion("fused_wqa_wkv", ("wq_a", "wkv")), Fusion("gate_up_proj", ("w1", "w3"), where="shared_experts$")),
         experts=(W1_W3_W2,),
         vllm=(("layers.", "model.layers."), ("mtp.", "model.mtp."), ("model.", "model.")),
+        inside=((".shared_experts.w2", ".shared_experts.down_proj"),),
+        # vLLM 0.33 models/deepseek_v4: E8M0 scales of experts are handed on as uint8, wo_a is multiplied past its quantization method,
+        # and on some platforms weight_scale is renamed to weight_scale_inv
+        own_loader=(("", "DeepSeek V4 has a loader of its own, for its own scales"),),
     ),
     Family(types=("internlm2",), fusions=(*DENSE, Fusion("gate_up_proj", ("w1", "w3"), where="feed_forward$"))),
     Family(types=("minimax", "minimax_m2", "phimoe"), experts=(W1_W3_W2, GATE_UP_DOWN)),
@@ -210,12 +222,19 @@ def renamed(family: Family, name: str) -> str | None:
     """A module's name (fused already) as vLLM spells it."""
     if family.vllm is None:
         return None
+    for ours, theirs in family.inside:
+        name = name.replace(ours, theirs)
     if not family.vllm:
         return name
     for ours, theirs in family.vllm:
         if f"{name}.".startswith(ours):
             return (theirs + f"{name}."[len(ours) :]).removesuffix(".")
     return None
+
+
+def own_loader(family: Family, module: str) -> str | None:
+    """Why stock vLLM reads a module by the family's own code, None if it does not."""
+    return next((why for pattern, why in family.own_loader if re.search(pattern, module)), None)
 
 
 # ------------------------------------------------------------------ shapes by config.json

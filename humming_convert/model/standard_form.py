@@ -16,7 +16,7 @@ from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.checkpoint.tensors import Read
 from humming_convert.findings import Findings
 from humming_convert.model.conform import ModelDtype, check_range, conform
-from humming_convert.model.families import Family, expert_of, is_lm_head
+from humming_convert.model.families import Family, expert_of, is_lm_head, own_loader
 from humming_convert.model.fuse import Dequantize, FusedModel, OnMixed, fuse_model, groups_of, names_of, natural
 from humming_convert.model.options import ModelOptions
 from humming_convert.model.stack import INPUT_ROLES, stack
@@ -100,9 +100,10 @@ def standard_form(
             dequantize += [Dequantize(layer, f"{name}: {made.why}", step) for layer in layers]
             continue
         out += made.layers
-        if made.why is not None:
+        own = own_loader(model.family, layers[0].name)
+        if (why := own or made.why) is not None:
             where = model.vllm.get(layers[0].name) or layers[0].name
-            _warn(findings, where, made.why, _MIXED_ADVICE if made.mixed else "")
+            _warn(findings, where, why, _MIXED_ADVICE if made.mixed and own is None else "")
     for layer in by_name.values():
         if layer.name not in done:
             out.append(layer)
@@ -223,11 +224,11 @@ def _why_alone(family: Family, layer: StandardLayer) -> str | None:
     """Why a layer of no group cannot be loaded."""
     if is_lm_head(layer.name):
         return "a quantized lm_head is always read as a plain matrix"
-    expert = expert_of(layer.name)
-    if expert is None:
+    own = own_loader(family, layer.name)
+    if own is not None:
+        return own
+    if expert_of(layer.name) is None:
         return _why_fused_on_disk(layer)
-    if "gpt_oss" in family.types:
-        return "gpt-oss has a loader of its own"
     if layer.form.zero_point != "none":
         return "experts with zero points"
     if "tensor" in (layer.form.scale.kind, layer.form.scale_2):

@@ -58,6 +58,12 @@ def test_w1_and_w3_fuse_in_a_shared_expert_and_stay_apart_elsewhere() -> None:
     assert fused_name(family, "layers.0.ffn.w1") == "layers.0.ffn.w1"
 
 
+def test_vllm_renames_inside_a_name() -> None:
+    family = family_of("deepseek_v4")
+    assert vllm_name(family, "layers.0.ffn.shared_experts.w2") == "model.layers.0.ffn.shared_experts.down_proj"
+    assert vllm_name(family, "layers.0.ffn.experts.3.w2") == "model.layers.0.ffn.experts"
+
+
 def test_sizes_come_from_heads_and_head_dim_where_both_are_stated() -> None:
     sizes = dimensions({"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32})
     assert (sizes["heads"].size, sizes["kv"].size) == (128, 64)

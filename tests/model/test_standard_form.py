@@ -157,6 +157,21 @@ def test_experts_without_a_kernel_are_no_mixture() -> None:
     assert warned(findings) == [f"{MLP}.experts"] and not model.dequantize
 
 
+@pytest.mark.parametrize(
+    ("model_type", "module", "warns"),
+    [
+        ("gpt_oss", "model.layers.0.mlp.experts.0.down_proj", True),
+        ("gpt_oss", "model.layers.0.self_attn.o_proj", False),
+        ("deepseek_v4", "layers.0.attn.wo_a", True),
+        ("deepseek_v4", "layers.0.ffn.experts.0.w2", True),
+    ],
+)
+def test_what_a_family_loads_by_code_of_its_own_is_warned_of(model_type: str, module: str, warns: bool) -> None:
+    memory = Memory()
+    _, findings = standard(memory, [memory.layer(module, n=64)], {"model_type": model_type})
+    assert bool(warned(findings)) is warns
+
+
 def test_a_kept_head_is_warned_of() -> None:
     memory, findings = Memory(), Findings()
     layers = [*attention(memory), memory.layer("lm_head", n=64)]
