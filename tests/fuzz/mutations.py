@@ -198,6 +198,16 @@ def make_index(f: Folder) -> None:
     f.json[INDEX] = {"metadata": {}, "weight_map": {name: file for file, t in f.weights.items() for name in t}}
 
 
+def every(f: Folder, leaf: str, name: str, args: list[Any]) -> None:
+    """One step for all tensors of a leaf name: a whole checkpoint written by another tool, or by a broken one."""
+    for tensor in [n for n in f.tensors() if n.rpartition(".")[2] == leaf]:
+        apply(f, (name, [tensor, *args]))
+
+
+def rename_leaf(f: Folder, tensor: str, leaf: str) -> None:
+    rename(f, tensor, f"{tensor.rpartition('.')[0]}.{leaf}")
+
+
 def late(f: Folder, what: str, args: list[Any]) -> None:
     f.late.append((what, args))
 
@@ -206,7 +216,7 @@ STEPS: dict[str, Callable[..., None]] = {
     s.__name__: s
     for s in (
         set_value, delete_key, rename_key, side_config, only_side, drop, rename, retype, cast, reshape, transpose, resize, swap, fill, poke,
-        flip, shuffle, add, act_order, twice, move, index_to, make_index, late,
+        flip, shuffle, add, act_order, twice, move, index_to, make_index, late, every, rename_leaf,
     )
 }  # fmt: skip
 
@@ -222,7 +232,7 @@ def apply(f: Folder, step: Step) -> None:
 # ------------------------------------------------------------------ drawing
 def draw(f: Folder, rng: random.Random) -> Step:
     """A step that fits the folder."""
-    kinds: Mapping[str, float] = {"config": 30, "bytes": 30, "tensor": 30, "raw": 8, "index": 6}
+    kinds: Mapping[str, float] = {"config": 30, "bytes": 22, "tensor": 22, "every": 20, "raw": 8, "index": 6}
     while True:
         kind = rng.choices(list(kinds), list(kinds.values()))[0]
         try:
@@ -358,10 +368,23 @@ def _index(f: Folder, rng: random.Random) -> Step:
     return ("make_index", []) if what == "make_index" else (what, [name, rng.choice(files)])
 
 
+ALIKE = ("drop", "retype", "cast", "reshape", "transpose", "resize", "fill", "poke", "flip", "shuffle", "act_order")
+
+
+def _every(f: Folder, rng: random.Random) -> Step:
+    name, args = (_tensor if rng.random() < 0.7 else _bytes)(f, rng)
+    if name == "rename":
+        return "every", [args[0].rpartition(".")[2], "rename_leaf", [rng.choice(SUFFIXES)]]
+    if name not in ALIKE:
+        raise ValueError(name)
+    return "every", [args[0].rpartition(".")[2], name, args[1:]]
+
+
 DRAW: dict[str, Callable[[Folder, random.Random], Step]] = {
     "config": _config,
     "tensor": _tensor,
     "bytes": _bytes,
     "raw": _raw,
     "index": _index,
+    "every": _every,
 }

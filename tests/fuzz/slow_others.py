@@ -45,7 +45,8 @@ def ct_group(config: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
 
     for test in (explicit, lambda target: not target.startswith("re:") and "." not in target):
         for g in found:
-            if any(test(str(target)) for target in g.get("targets") or []):
+            targets = g.get("targets")
+            if any(test(str(target)) for target in (targets if isinstance(targets, list) else [])):
                 weights = g.get("weights")
                 return weights if isinstance(weights, Mapping) else {}
     return None

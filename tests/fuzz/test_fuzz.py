@@ -69,7 +69,7 @@ def test_a_step_that_does_not_fit_changes_nothing() -> None:
 def test_every_kind_of_step_can_be_drawn() -> None:
     rng = random.Random(0)
     drawn = {mutations.draw(rng.choice(list(bases().values())).copy(), rng)[0] for _ in range(3000)}
-    assert drawn == set(mutations.STEPS)
+    assert drawn == set(mutations.STEPS) - {"rename_leaf"}  # only inside `every`
 
 
 def test_fresh_mutations_are_refused_or_right() -> None:
