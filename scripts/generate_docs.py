@@ -113,48 +113,37 @@ def formats() -> str:
     )
 
 
-WEIGHTS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
-    ("4-bit integers, groups of 128 (GPTQ, AWQ, compressed-tensors)", "uint4", {"kind": "group", "dtype": "bfloat16", "k": 128}, {}),
-    ("the same with zero points", "uint4", {"kind": "group", "dtype": "bfloat16", "k": 128}, {"zero_point": "int"}),
-    ("3-bit integers, groups of 128", "uint3", {"kind": "group", "dtype": "bfloat16", "k": 128}, {}),
-    ("8-bit integers, channel", "uint8", {"kind": "channel", "dtype": "bfloat16"}, {}),
-    ("FP8, channel", "float8e4m3", {"kind": "channel", "dtype": "bfloat16"}, {}),
-    ("FP8, blocks of 128 x 128", "float8e4m3", {"kind": "block", "dtype": "float32", "k": 128, "n": 128}, {}),
-    ("MXFP4", "float4e2m1", {"kind": "group", "dtype": "float8e8m0", "k": 32}, {}),
-    ("NVFP4", "float4e2m1", {"kind": "group", "dtype": "float8e4m3", "k": 16}, {"scale_2": "tensor"}),
-)
-"""Rows of the page of targets: words, number type, fields of its ScaleForm, other fields of its WeightForm."""
-
-
 def targets() -> str:
-    from humming_convert.standard.forms import ScaleForm, WeightForm
-    from humming_convert.standard.numbers import number
     from humming_convert.targets.activations import MICROSCALED, QUANTIZED, SIXTEEN
     from humming_convert.targets.environment import Environment
-    from humming_convert.targets.legality import legal_activations
+    from humming_convert.targets.refusals import ACCIDENTS, ADVICE
+    from humming_convert.targets.report import KINDS, legal_of
     from humming_convert.targets.table import TARGETS
 
-    short = {*SIXTEEN, *QUANTIZED, *MICROSCALED}
+    short = (*SIXTEEN, *QUANTIZED, *MICROSCALED)
     cards = table(
         ("target", "SM", "cards", "tensor cores", "bytes seen", "kernels ahead of time"),
         ((f"`{t.name}`", t.sm, ", ".join(t.names) or "-", t.family, t.seen, "yes" if t.nvrtc else "no") for t in TARGETS),
     )
 
-    def legal(number_type: str, scale: dict[str, Any], rest: dict[str, Any]) -> Iterator[str]:
-        for t in TARGETS:
-            dtype = "F16" if t.sm < 80 else "BF16"
-            own = {**scale, "dtype": "float16"} if dtype == "F16" and scale["dtype"] == "bfloat16" else scale
-            form = WeightForm(number=number(number_type), scale=ScaleForm(**own), **rest)
-            yield " ".join(a for a in legal_activations(form, t, Environment(), dtype) if a in short) or "none"
-
-    matrix = table(("weights", *(f"`{t.name}`" for t in TARGETS)), ((words, *legal(n, scale, rest)) for words, n, scale, rest in WEIGHTS))
+    matrix = table(
+        ("weights", *(f"`{t.name}`" for t in TARGETS)),
+        ((words, *(" ".join(legal_of(f, t, Environment(), short)) or "none" for t in TARGETS)) for _, words, f in KINDS),
+    )
+    refused = table(
+        ("code", "what to do", "accident of the library"),
+        ((f"`{code.replace('_', '-')}`", advice, ACCIDENTS.get(code, "-")) for code, advice in ADVICE.items()),
+    )
     return page(
         "Targets",
         "One row a GPU. `run`: packed layers ran on such a card; `computed`: the bytes follow from the rules and from recorded results of the library.\n",
         cards,
         "## Activations that are legal\n",
-        "With dynamic scales, as `--act` names them; fp16 where the target has no bfloat16. `humming-convert targets --check WEIGHT ACT SM` gives one verdict with its reason.\n",
+        "With dynamic scales, as `--act` names them; fp16 where the target has no bfloat16. `humming-convert targets --check WEIGHT ACT SM` explains one combination rule by rule.\n",
         matrix,
+        "## Refusals\n",
+        "What cannot be packed although each part is known. An accident comes from how the library is written; all others are limits of the kernels or of the GPU.\n",
+        refused,
     )
 
 

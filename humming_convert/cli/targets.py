@@ -19,7 +19,7 @@ def command(
     ] = None,
     json: o.Json = False,
 ) -> None:
-    from humming_convert.plan.verdicts import explain, target_rows
+    from humming_convert.targets.report import explain, explanation, target_rows
 
     if check is not None:
         try:
@@ -29,7 +29,7 @@ def command(
         if json:
             print_json(answer | {"findings": []})
         else:
-            print("\n".join(f"{k}: {v}" for k, v in answer.items()))
+            print("\n".join(explanation(answer)))
         return
     head, rows = target_rows()
     if json:

@@ -16,7 +16,6 @@ import numpy as np
 
 from humming_convert.checkpoint.tensors import Read
 from humming_convert.formats.zeros import Asymmetric, census, distance, unpack_zeros
-from humming_convert.plan.verdicts import SHOWN
 from humming_convert.standard.expr import Weight
 from humming_convert.standard.forms import WeightForm
 from humming_convert.standard.layer import StandardLayer
@@ -24,6 +23,7 @@ from humming_convert.standard.numbers import MODEL_DTYPES
 from humming_convert.targets.activations import activation
 from humming_convert.targets.environment import Environment
 from humming_convert.targets.legality import packable
+from humming_convert.targets.report import SHOWN
 from humming_convert.targets.table import TARGETS, Target
 
 ROWS = 16  # of a histogram

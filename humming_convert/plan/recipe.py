@@ -107,7 +107,7 @@ def _of_rank(layer: StandardLayer, settled: InputForm, packing: Packing) -> Plan
         )
     except Refused as refused:
         for f in refused.findings:
-            findings.add(replace(f, layer=layer.name))
+            findings.add(replace(f, code=f.code.replace("_", "-"), layer=layer.name))
         return None
     return PlannedLayer(layer=layer, vllm=None, recipe=recipe, outputs=_outputs(layer, recipe), answers=answers.by_name)
 

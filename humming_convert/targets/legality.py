@@ -146,22 +146,23 @@ def _least_groups(p: Pair) -> str | None:
     return None
 
 
-RULES: tuple[Callable[[Pair], str | None], ...] = (
-    _types,
-    _first_sm,
-    _undocumented,
-    _width,
-    _values,
-    _umma_groups,
-    _two_groups,
-    _least_groups,
+RULES: tuple[tuple[str, Callable[[Pair], str | None]], ...] = (
+    ("16-bit types are those of the model", _types),
+    ("the GPU is new enough for the activation", _first_sm),
+    ("e3m4 and e0m3, where they are used, run on it", _undocumented),
+    ("weights are no wider than activations, nor than 8 bits", _width),
+    ("the type that is multiplied holds every weight", _values),
+    ("groups suit e3m4 and e0m3 on sm100 to sm110", _umma_groups),
+    ("weight and activation groups go together", _two_groups),
+    ("groups are large enough and their scales of a known type", _least_groups),
 )
+"""What has to hold, and the function that says why it does not (layouts.md 10.1)."""
 
 
 def verdict(p: Pair) -> Verdict:
     """The rules of layouts.md 10.1 in order; the first no is final."""
     p = as_integer(p)
-    for number, rule in enumerate(RULES, 1):
+    for number, (_, rule) in enumerate(RULES, 1):
         if (reason := rule(p)) is not None:
             return Verdict(False, number, reason)
     return Verdict(True)

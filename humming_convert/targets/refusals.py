@@ -41,8 +41,21 @@ ADVICE: dict[str, str] = {
 }
 
 
+ACCIDENTS: dict[str, str] = {
+    "tensor_dtype": "the library compares stored types only; the kernels could run the numbers in another type",
+    "zero_point_needs_group_or_channel": "the library has no form for them; the same zero points with a scale a row can be packed",
+    "e0m_k_not_multiple_of_32": "0.1.19 counts codes in runs of 32; 0.1.20 takes every row of whole words",
+    "n_not_multiple_of_64": "only with smaller pads than the 256 and 128 that serving uses",
+    "k_not_multiple_of_tile": "only with smaller pads than the 256 and 128 that serving uses",
+    "raw_row_not_whole_words": "only with smaller pads than the 256 and 128 that serving uses",
+}
+"""Refusals that come from how the library is written, not from what a kernel can run, and why (golden/README.md, layouts.md 2, 3, 9).
+All others are limits of the kernels or of the GPU."""
+
+
 def refusal(code: str, message: str) -> Finding:
-    return Finding(severity="error", code=code, message=message, advice=ADVICE[code])
+    accident = f" ({ACCIDENTS[code]})" if code in ACCIDENTS else ""
+    return Finding(severity="error", code=code, message=message + accident, advice=ADVICE[code])
 
 
 def refuse(code: str, message: str) -> Refused:

@@ -1,20 +1,32 @@
-"""All that the rules say of one combination: accepted or not, why, and with which flags. For `targets --check` and the legality grid.
+"""All that the rules say of combinations: one of them rule by rule, and the matrix of what is legal. `targets`, the docs and the grid read it.
 
-In: forms, target, environment.  Out: a dictionary of plain values.
+In: forms, target, environment, or their names.  Out: plain values.
 Facts: golden/README.md (flags.jsonl.gz), layouts.md 4, 10.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from humming_convert.findings import Refused
-from humming_convert.standard.forms import InputForm, WeightForm
+from humming_convert.standard.forms import InputForm, ScaleForm, WeightForm
+from humming_convert.standard.numbers import MODEL_DTYPES, number
+from humming_convert.targets.activations import act_name, activation
 from humming_convert.targets.configure import channel_for_int8, check_schema, configure, model_scales, split_group
 from humming_convert.targets.environment import Environment
-from humming_convert.targets.legality import compatible
-from humming_convert.targets.pair import as_integer, flags, pair_of
-from humming_convert.targets.table import Target
+from humming_convert.targets.fallback import fall_back
+from humming_convert.targets.legality import RULES, compatible, kernel_warnings, legal_activations, packable
+from humming_convert.targets.pair import Pair, as_integer, flags, pair_of
+from humming_convert.targets.refusals import ACCIDENTS
+from humming_convert.targets.table import TARGETS, Target, find_target, suggest_targets
+
+
+def configured(p: Pair) -> Pair:
+    """The pair as it is stored, no data looked at. Raises Refused as the library does."""
+    return configure(split_group(channel_for_int8(as_integer(model_scales(p)))))
 
 
 def report(
@@ -33,7 +45,7 @@ def report(
         check_schema(p)
         verdict = compatible(form, input, target, env, param_dtype)
         out |= {"status": "config_refused", "compatible": verdict.ok, "rule": verdict.rule, "why": verdict.reason}
-        p = configure(split_group(channel_for_int8(as_integer(model_scales(p)))))
+        p = configured(p)
     except Refused as refused:
         return out | {"reason": refused.findings[0].code}
     return (
@@ -50,3 +62,122 @@ def report(
             "input_quant_mode": p.mode,
         }
     )
+
+
+# ------------------------------------------------------------------ the matrix
+KINDS: tuple[tuple[str, str, WeightForm], ...] = tuple(
+    (label, words, WeightForm(number=number(name), scale=scale, **rest))
+    for label, words, name, scale, rest in (
+        (
+            "int4 g128",
+            "4-bit integers, groups of 128 (GPTQ, AWQ, compressed-tensors)",
+            "uint4",
+            ScaleForm(kind="group", dtype="", k=128),
+            {},
+        ),
+        ("int4 zp g128", "the same with zero points", "uint4", ScaleForm(kind="group", dtype="", k=128), {"zero_point": "int"}),
+        ("int3 g128", "3-bit integers, groups of 128", "uint3", ScaleForm(kind="group", dtype="", k=128), {}),
+        ("int8 channel", "8-bit integers, channel", "uint8", ScaleForm(kind="channel", dtype=""), {}),
+        ("fp8 channel", "FP8, channel", "float8e4m3", ScaleForm(kind="channel", dtype=""), {}),
+        ("fp8 block", "FP8, blocks of 128 x 128", "float8e4m3", ScaleForm(kind="block", dtype="float32", k=128, n=128), {}),
+        ("mxfp4", "MXFP4", "float4e2m1", ScaleForm(kind="group", dtype="float8e8m0", k=32), {}),
+        ("nvfp4", "NVFP4", "float4e2m1", ScaleForm(kind="group", dtype="float8e4m3", k=16), {"scale_2": "tensor"}),
+        ("mxfp8", "MXFP8", "float8e4m3", ScaleForm(kind="group", dtype="float8e8m0", k=32), {}),
+    )
+)
+"""Typical weights: short name, in words, form; the scale dtype "" stands for the model's."""
+SHOWN = ("bf16", "fp16", "fp8", "int8", "int4", "mxfp8", "mxfp4", "nvfp4")  # activations of the overview
+
+
+def model_dtype(target: Target) -> str:
+    return "BF16" if target.sm >= 80 else "F16"
+
+
+def with_dtype(form: WeightForm, target: Target) -> WeightForm:
+    return form if form.scale.dtype else replace(form, scale=replace(form.scale, dtype=MODEL_DTYPES[model_dtype(target)]))
+
+
+def legal_of(form: WeightForm, target: Target, env: Environment, shown: Sequence[str]) -> list[str]:
+    """The activations among `shown` that run with a form of KINDS on a target."""
+    legal = legal_activations(with_dtype(form, target), target, env, model_dtype(target))
+    return [a for a in shown if a in legal]
+
+
+def target_rows(env: Environment | None = None) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """(head, rows): a row a target; a column a typical weight, its cells the legal activations of SHOWN."""
+    env = env or Environment()
+    head = ("target", "also", "seen", *(label for label, _, _ in KINDS))
+    rows = [(t.name, " ".join(t.names), t.seen, *(" ".join(legal_of(f, t, env, SHOWN)) for _, _, f in KINDS)) for t in TARGETS]
+    return head, rows
+
+
+# ------------------------------------------------------------------ one combination, rule by rule
+def parse_weight(text: str, target: Target) -> WeightForm:
+    """`uint4`, `uint4+zp`, `uint4:128`, `float4e2m1:32:float8e8m0`: type, zero points, group, scale type. ValueError if it is none."""
+    name, _, rest = text.partition(":")
+    name, plus, zero = name.partition("+")
+    group, _, dtype = rest.partition(":")
+    if (plus and zero != "zp") or not re.fullmatch(r"\d*", group):
+        raise ValueError(f"{text!r} is no weight; write TYPE[+zp][:GROUP[:SCALE_TYPE]], e.g. uint4+zp:128 or float4e2m1:32:float8e8m0")
+    g = int(group or 0)
+    scale = ScaleForm(kind="group" if g else "channel", dtype=dtype, k=g)
+    return with_dtype(WeightForm(number=number(name), scale=scale, zero_point="int" if plus else "none"), target)
+
+
+def explain(weight: str, act: str, target_name: str, env: Environment | None = None) -> dict[str, Any]:
+    """One combination: every rule with its answer, what packing and the serving caller say, what is legal instead.
+
+    ValueError names what is not known. A rule after the first no is not asked: `ok` is None there.
+    """
+    env = env or Environment()
+    target = find_target(target_name)
+    if target is None:
+        raise ValueError(f"no target {target_name!r}; did you mean {' or '.join(suggest_targets(target_name))}?")
+    dtype = model_dtype(target)
+    form, given = parse_weight(weight, target), activation(act, dtype)
+    said = report(form, given, target, env, dtype)
+    last = said["rule"] or len(RULES)
+    rules = [
+        {"rule": i, "what": what, "ok": i != said["rule"] if i <= last else None, "reason": said["why"] if i == said["rule"] else ""}
+        for i, (what, _) in enumerate(RULES, 1)
+    ]
+    verdict = packable(form, given, target, env, dtype)
+    instead = fall_back(form, given, target, env, dtype)
+    p = pair_of(form, given, target, env, dtype)
+    return {
+        "weight": weight,
+        "act": act,
+        "target": target.name,
+        "legal": verdict.ok,
+        "rule": verdict.rule,
+        "reason": verdict.reason,
+        "rules": rules,
+        # rule 9: what packing refuses though a kernel could be asked for it, or the serving caller does
+        "refused": said["reason"] if said["reason"] is not None else "equal_bits_zero_point" if verdict.rule == len(RULES) + 1 else None,
+        "accident": ACCIDENTS.get(said["reason"] or ""),
+        "layout": {k: v for k, v in said.items() if k.startswith(("use_", "weight_scale_")) or k in ("b_dtype", "default_mma")},
+        "warnings": [f.message for f in kernel_warnings(configured(p))] if verdict.ok else [],
+        "auto": {"act": None if instead.input is None else act_name(instead.input), "reason": instead.reason},
+        "legal_activations": list(legal_activations(form, target, env, dtype)),
+    }
+
+
+def explanation(said: dict[str, Any]) -> list[str]:
+    """`explain` for people: a line a rule."""
+    marks = {True: "yes", False: "NO", None: "-"}
+    lines = [f"{said['weight']} weights with {said['act']} activations on {said['target']}: {'legal' if said['legal'] else 'not legal'}"]
+    lines += [f"  {r['rule']} {marks[r['ok']]:<4}{r['what']}{': ' + r['reason'] if r['reason'] else ''}" for r in said["rules"]]
+    if said["rule"] == len(RULES) + 1:
+        lines.append(f"  {said['rule']} {marks[False]:<4}packing and serving take it: {said['reason']}")
+    if said["accident"]:
+        lines.append(f"  this is how the library is written, not a limit of the kernels: {said['accident']}")
+    if said["legal"]:
+        layout = said["layout"]
+        used = [k for k, v in layout.items() if k.startswith("use_") and v]
+        lines.append(f"  packed as {layout['b_dtype']}, {layout['weight_scale_type']} scales{', ' + ', '.join(used) if used else ''}")
+    lines += [f"  warning: {w}" for w in said["warnings"]]
+    auto = said["auto"]
+    if auto["reason"]:
+        lines.append(f"  --act auto would take {auto['act'] or 'nothing'}: {auto['reason']}")
+    lines.append(f"legal: {' '.join(said['legal_activations']) or 'none'}")
+    return lines

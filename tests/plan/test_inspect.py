@@ -12,7 +12,7 @@ from humming_convert import api
 from humming_convert.demo.samples import all_samples
 from humming_convert.plan.evidence import ZeroPoints, target_lines
 from humming_convert.plan.inspect import Inspection
-from humming_convert.plan.verdicts import SHOWN
+from humming_convert.targets.report import SHOWN
 from humming_convert.targets.table import TARGETS
 from tests.fuzz.folders import bases, write
 from tests.fuzz.mutations import apply
