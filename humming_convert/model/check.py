@@ -37,6 +37,7 @@ RULES = (
     Rule(603, "shape-config", "shapes are those that config.json states"),
     Rule(604, "fused-shapes", "parts of a fused layer have the same K"),
     Rule(605, "layer-missing", "there are as many decoder layers as config.json says"),
+    Rule(607, "matrix-stacked", "a matrix of a single expert, or of attention or an MLP, has two dimensions"),
     Rule(606, "tied-head-differs", "a head that is tied to the embedding by the config is the embedding", "warning"),
 )
 
@@ -69,6 +70,22 @@ def check_model(checkpoint: Checkpoint, family: Family, layers: Sequence[Standar
     _check_experts(checkpoint, family, layers, modules, findings)
     _check_shapes(checkpoint, family, shapes, findings)
     _check_fused_shapes(family, layers, findings)
+    _check_stacks(checkpoint, family, layers, findings)
+
+
+def _check_stacks(checkpoint: Checkpoint, family: Family, layers: Sequence[StandardLayer], findings: Findings) -> None:
+    """Three dimensions are for all experts together; in a numbered one, or in a part of a linear layer, something was reshaped."""
+    for layer in layers:
+        expert = expert_of(layer.name)
+        single = expert.index is not None if expert is not None else any(f.of(layer.name) for f in family.fusions)
+        if layer.experts is not None and single:
+            findings.error(
+                "matrix-stacked",
+                f"{layer.name} has {layer.experts} matrices in one tensor, want one",
+                layer=layer.name,
+                tensor=_tensor(checkpoint, layer.name),
+                advice="export the layer again with a matrix of two dimensions",
+            )
 
 
 def _check_blocks(family: Family, config: Mapping[str, Any], modules: set[str], quantized: set[str], findings: Findings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from humming_convert.findings import Finding, Findings
@@ -116,3 +117,15 @@ def test_rule_expert_count() -> None:
     assert f.code == "expert-count" and "num_experts 5" in f.message and "hold 3" in f.message
     (f,) = found(experts(Memory(), count=2), MOE)
     assert f.code == "expert-count" and "experts 2 are missing" in f.message
+
+
+def test_rule_matrix_stacked() -> None:
+    """A numbered expert, and a part of attention, whose tensor has a first axis of its own."""
+    memory = Memory()
+    whole = decoder(memory)
+    odd = [replace(x, experts=1) if x.name.endswith("q_proj") else x for x in whole]
+    (f,) = found(odd)
+    assert (f.severity, f.code, f.layer) == ("error", "matrix-stacked", "model.layers.0.self_attn.q_proj")
+    expert = memory.layer("model.layers.0.mlp.experts.0.down_proj", n=128, k=64, group=32)
+    codes = [x.code for x in found([*whole, replace(expert, experts=1)])]
+    assert "matrix-stacked" in codes
