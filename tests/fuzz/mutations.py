@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -60,7 +61,7 @@ def _parent(body: Any, path: list[Any]) -> Any:
 
 
 def set_value(f: Folder, file: str, path: list[Any], value: Any) -> None:
-    _parent(f.json[file], path)[path[-1]] = value
+    _parent(f.json[file], path)[path[-1]] = copy.deepcopy(value)  # a later step may change what stands there
 
 
 def delete_key(f: Folder, file: str, path: list[Any]) -> None:
@@ -74,7 +75,7 @@ def rename_key(f: Folder, file: str, path: list[Any], name: str) -> None:
 
 def side_config(f: Folder, file: str, key: str, value: Any) -> None:
     """The primary config once more in a quantizer's file, one key of it changed."""
-    f.json[file] = {**f.json["config.json"]["quantization_config"], key: value}
+    f.json[file] = {**f.json["config.json"]["quantization_config"], key: copy.deepcopy(value)}
 
 
 def only_side(f: Folder, file: str) -> None:

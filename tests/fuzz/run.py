@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz import mutations
-from tests.fuzz.folders import bases, write
+from tests.fuzz.folders import Folder, bases, write
 from tests.fuzz.judge import Verdict, judge, planned
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
@@ -42,9 +42,19 @@ def case(base: str, steps: Sequence[Any]) -> Verdict:
             return Verdict("refused", "not written")
         verdict = judge(Path(top) / "in", Path(top) / "out")
         if not verdict.fault and steps:
-            target = TARGETS[len(str(steps)) % len(TARGETS)]  # any, the same for the same case
-            verdict = planned(Path(top) / "in", target) or verdict
+            at = len(str(steps)) % len(TARGETS)  # any, the same for the same case
+            if verdict.word == "equal" and TARGETS[at] == "sm90":
+                also = judge(Path(top) / "in", Path(top) / "packed", target="sm90", act="bf16" if _bf16(folder) else "fp16")
+            else:
+                also = planned(Path(top) / "in", TARGETS[at]) or verdict
+            verdict = also if also.fault else verdict
         return verdict
+
+
+def _bf16(folder: Folder) -> bool:
+    """The model dtype; the other one would be another conversion."""
+    config = folder.json.get("config.json", {})
+    return "float16" not in [config.get(k) for k in ("dtype", "torch_dtype")]
 
 
 def cases(seed: int, only: Sequence[str] = ()) -> Iterator[Case]:

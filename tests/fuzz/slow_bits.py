@@ -61,8 +61,8 @@ class Meaning:
     columns: Array | None = None
 
     @property
-    def n(self) -> int:
-        return int(self.values.shape[0])
+    def weight(self) -> Array:
+        return np.asarray(self.values * self.scale * self.second.reshape(-1, 1))
 
 
 def need(condition: object, why: str) -> None:
