@@ -1,0 +1,31 @@
+// The one entry template. The host puts `generated.cuh` beside it: `struct Layer`, `struct Compute`, `struct Tuning` in the words of
+// config.cuh, and HC_FAMILY, the kernel family that is wanted.  Each family has one extern "C" kernel of its own name.
+#include "config.cuh"
+
+#define HC_FAMILY_mma_any 1
+#define HC_FAMILY_quantize_any 2
+#define HC_FAMILY_product_f64 3
+#include "generated.cuh"
+
+#if HC_FAMILY == HC_FAMILY_mma_any
+#include "mma_any.cuh"
+extern "C" __global__ void __launch_bounds__(Tuning::threads)
+    mma_any(const hc::u16* x, const hc::u32* weight, const void* weight_scale, const void* zero_point, const void* weight_scale_2,
+            const void* bias, const float* x_scale, const int* rows, const int* experts, void* y, int m) {
+  hc::mma_any<Layer, Compute, Tuning>(x, {weight, weight_scale, zero_point, weight_scale_2, bias}, x_scale, {rows, experts}, y, m);
+}
+#elif HC_FAMILY == HC_FAMILY_quantize_any
+#include "quantize_any.cuh"
+extern "C" __global__ void __launch_bounds__(Tuning::threads)
+    quantize_any(const hc::u16* x, const float* given, hc::u16* q, float* x_scale, int m) {
+  hc::quantize_any<Layer, Compute, Tuning>(x, given, q, x_scale, m);
+}
+#elif HC_FAMILY == HC_FAMILY_product_f64
+#include "product_f64.cuh"
+extern "C" __global__ void __launch_bounds__(256)
+    product_f64(const double* x, const double* w, double* y, double* magnitude, int m, int n, int k) {
+  hc::product_f64(x, w, y, magnitude, m, n, k);
+}
+#else
+#error "HC_FAMILY names no kernel family"
+#endif

@@ -1,0 +1,87 @@
+"""The GPU, through CuPy: memory, loading of cubins, launches. The only file that imports CuPy.
+
+In: numpy arrays and cubins.  Out: the same from the device.  NoDevice says what is missing and the command that mends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from humming_convert.gemm.cache import KernelCache
+from humming_convert.gemm.nvrtc import architecture
+from humming_convert.gemm.source import KernelSource
+
+CUPY = "python -m pip install 'cupy-cuda13x>=13.6' (CUDA 12: cupy-cuda12x), or humming-convert[cuda13]"
+MIN_SM = 75
+
+
+class NoDevice(Exception):
+    """There is no GPU to run on, or nothing to reach it with; `advice`: the command that mends it."""
+
+    def __init__(self, message: str, advice: str) -> None:
+        self.advice = advice
+        super().__init__(f"{message}; {advice}")
+
+
+@dataclass(slots=True)
+class Device:
+    """One GPU. `sm`: 10 * major + minor."""
+
+    cupy: Any
+    sm: int
+    name: str
+    cache: KernelCache
+    functions: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def put(self, array: NDArray[Any]) -> Any:
+        """To the device; types that CuPy has no name for go as bits."""
+        x = np.ascontiguousarray(array)
+        return self.cupy.asarray(x if x.dtype.kind in "biuf" and x.dtype.itemsize != 0 and x.dtype.isbuiltin == 1 else bits(x))
+
+    def get(self, array: Any) -> NDArray[Any]:
+        return np.asarray(self.cupy.asnumpy(array))
+
+    def filled(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """Memory full of ones in every bit: NaN as a float, so that what a kernel does not write is seen."""
+        out = self.cupy.empty(shape, dtype)
+        out.data.memset(0xFF, out.nbytes)
+        return out
+
+    def function(self, source: KernelSource) -> Any:
+        """The kernel, loaded; compiled if no cache has it."""
+        key = (source.name, source.generated)
+        if key not in self.functions:
+            module = self.cupy.RawModule(path=str(self.cache.get(source, architecture(self.sm))))
+            self.functions[key] = module.get_function(source.name)
+        return self.functions[key]
+
+    def launch(self, source: KernelSource, grid: tuple[int, ...], threads: int, arguments: Sequence[Any]) -> None:
+        """None among the arguments is a null pointer; whole numbers are 32-bit."""
+        passed = [np.uintp(0) if a is None else np.int32(a) if isinstance(a, int) else a for a in arguments]
+        self.function(source)(grid, (threads,), tuple(passed))
+
+
+def bits(x: NDArray[Any]) -> NDArray[Any]:
+    """An array as unsigned integers of its width."""
+    return x.view({1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[x.dtype.itemsize])
+
+
+def open_device(cache: KernelCache | None = None, shipped: dict[str, Path] | None = None) -> Device:
+    """The current GPU. NoDevice if there is none that can run the kernels."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise NoDevice(f"CuPy is not installed ({error})", CUPY) from None
+    if not cupy.cuda.is_available():
+        raise NoDevice("CuPy sees no GPU", "install an NVIDIA driver, or run this on the GPU machine; converting needs none")
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+    sm = int(properties["major"]) * 10 + int(properties["minor"])
+    if sm < MIN_SM:
+        raise NoDevice(f"sm_{sm} has no kernels", f"a GPU of sm_{MIN_SM} or newer is needed")
+    return Device(cupy, sm, properties["name"].decode(), cache or KernelCache(shipped=shipped or {}))

@@ -1,0 +1,134 @@
+"""NVRTC through its C interface: CUDA text to a cubin, on any machine, without a driver.
+
+In: a KernelSource and an architecture.  Out: the bytes of a cubin; CompileError names source, options, log and what is missing.
+Facts: nvidia-cuda-nvrtc puts its libraries into site-packages/nvidia/cu13/lib (CUDA 12: nvidia/cuda_nvrtc/lib); the builtins library has to be
+loaded first, and only a real architecture (`sm_90a`) gives a cubin.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from humming_convert.gemm.source import KernelSource
+
+INSTALL = "python -m pip install 'nvidia-cuda-nvrtc>=13.0' (CUDA 12: nvidia-cuda-nvrtc-cu12), or humming-convert[cuda13]"
+OPTIONS = ("-std=c++17", "--fmad=true", "--prec-div=true", "--ftz=false")
+# the feature set of a family where there is one; layouts never need it, the instructions of faster families do
+FEATURES = {90: "a", 100: "a", 103: "a", 110: "a", 120: "a", 121: "a"}
+
+
+class CompileError(Exception):
+    """The kernel did not compile. source, options, log: what the compiler saw and said; missing: what to install, if that is the reason."""
+
+    def __init__(self, message: str, *, source: str = "", options: tuple[str, ...] = (), log: str = "", missing: str | None = None) -> None:
+        self.source, self.options, self.log, self.missing = source, options, log, missing
+        parts = [message]
+        if options:
+            parts.append(f"options: {' '.join(options)}")
+        if log:
+            parts.append(f"log:\n{log.strip()}")
+        if source:
+            parts.append(f"generated source:\n{source.strip()}")
+        if missing:
+            parts.append(f"missing: {missing}")
+        super().__init__("\n".join(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """NVRTC, loaded. `version` as the library says it, not as its file is named."""
+
+    library: ctypes.CDLL
+    path: Path
+    version: tuple[int, int]
+
+
+def folders() -> list[Path]:
+    """Where NVRTC may be, in the order of preference: an override, packages beside this interpreter, a toolkit."""
+    out = [Path(x) for x in (os.environ.get("HUMMING_CONVERT_NVRTC"),) if x]
+    for site in dict.fromkeys(Path(p) for p in sys.path if p):
+        out += [site / "nvidia" / "cu13" / "lib", site / "nvidia" / "cuda_nvrtc" / "lib"]
+    for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
+        if home:
+            out.append(Path(home) / "lib64")
+    return out
+
+
+@lru_cache(maxsize=1)
+def compiler() -> Compiler:
+    """The first NVRTC that is found. CompileError if there is none."""
+    for folder in folders():
+        for path in sorted(folder.glob("libnvrtc.so.1[0-9]"), reverse=True):
+            for builtins in sorted(folder.glob("libnvrtc-builtins.so.1*")):
+                ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
+            library = ctypes.CDLL(str(path))
+            major, minor = ctypes.c_int(), ctypes.c_int()
+            library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+            return Compiler(library, path, (major.value, minor.value))
+    raise CompileError("NVRTC, the CUDA run-time compiler, is not installed", missing=INSTALL)
+
+
+def supported_sms() -> tuple[int, ...]:
+    """The architectures that this NVRTC knows."""
+    nvrtc, count = compiler().library, ctypes.c_int()
+    nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+    found = (ctypes.c_int * count.value)()
+    nvrtc.nvrtcGetSupportedArchs(found)
+    return tuple(found)
+
+
+def architecture(sm: int) -> str:
+    return f"sm_{sm}{FEATURES.get(sm, '')}"
+
+
+def options_for(arch: str) -> tuple[str, ...]:
+    # NVRTC's own disk cache starts the driver where there is one; ours replaces it
+    cache = ("-no-cache",) if compiler().version >= (12, 9) else ()
+    return (f"-arch={arch}", *OPTIONS, *cache)
+
+
+def compile_cubin(source: KernelSource, arch: str) -> bytes:
+    """arch: a real architecture such as `sm_90a`."""
+    nvrtc, options = compiler().library, options_for(arch)
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    names = (ctypes.c_char_p * len(source.headers))(*(name.encode() for name, _ in source.headers))
+    texts = (ctypes.c_char_p * len(source.headers))(*(text.encode() for _, text in source.headers))
+    status = nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.entry.encode(), b"entry.cu", len(source.headers), texts, names)
+    if status:
+        raise CompileError(f"NVRTC takes no program (status {status})", options=options)
+    try:
+        array = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+        failed = nvrtc.nvrtcCompileProgram(program, len(options), array)
+        get_size, get = ("nvrtcGetProgramLogSize", "nvrtcGetProgramLog") if failed else ("nvrtcGetCUBINSize", "nvrtcGetCUBIN")
+        getattr(nvrtc, get_size)(program, ctypes.byref(size))
+        data = ctypes.create_string_buffer(size.value)
+        getattr(nvrtc, get)(program, data)
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    if failed:
+        log = data.value.decode(errors="replace")
+        raise CompileError(
+            f"{source.name} does not compile for {arch} (status {failed})",
+            source=source.generated,
+            options=options,
+            log=log,
+            missing=_missing(log),
+        )
+    return data.raw
+
+
+def _missing(log: str) -> str | None:
+    """What a log asks for that a package brings."""
+    if "nvrtc-builtins" in log:
+        return INSTALL
+    if "could not open source file" in log or "cannot open source file" in log:
+        if "cuda/std" in log or "cub/" in log:
+            return "the CCCL headers: python -m pip install nvidia-cuda-cccl"
+        if "cuda_" in log:
+            return "the CUDA headers: python -m pip install nvidia-cuda-runtime (CUDA 12: nvidia-cuda-runtime-cu12)"
+    return None
