@@ -26,6 +26,7 @@ from humming_convert.targets.refusals import refuse
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
+INPUT_SCALES = ("input_scale", "input_scale_2")  # static scales of activations, one an expert: they have no layout (architecture.md 9.2)
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ def take(recipe: LayerRecipe, tensors: Tensors, meter: Meter) -> State:
     wanted |= {"zero_point"} if source.zero_point != "none" else set()
     wanted |= {"weight_scale_2"} if source.scale_2 != "none" else set()
     wanted |= {"bias"} if recipe.has_bias else set()
-    for role in sorted(wanted ^ (set(tensors) - {"weight", "input_scale", "input_scale_2"})):
+    for role in sorted(wanted ^ (set(tensors) - {"weight", *INPUT_SCALES})):
         raise refuse("tensor_missing", f"{role} is {'missing' if role in wanted else 'there, and the form has none'}")
 
     def values16(role: str, step: str) -> Array:
@@ -258,7 +259,7 @@ def pack_small(
 ) -> tuple[dict[str, Array], WeightAux]:
     """Packed tensors of every role but `weight`, and what the weight's maps need.
 
-    tensors: the standard form of `recipe.source` by role; a `weight` among them is not looked at.  place: `place_scale`, or a compiled
+    tensors: the standard form of `recipe.source` by role; a `weight` among them is not looked at, static input scales go through.  place: `place_scale`, or a compiled
     pass that does the same.
     """
     s = take(recipe, tensors, meter)
@@ -301,4 +302,7 @@ def pack_small(
         dtype, shape = recipe.outputs[role]
         out[role] = np.ascontiguousarray(x).reshape(shape)
         assert NAMES[x.dtype] == dtype, (role, x.dtype, dtype)
+    for role in INPUT_SCALES:
+        if role in tensors:
+            out[role] = typed(tensors[role], role, "F32").reshape(recipe.experts or 1)
     return out, WeightAux(**s.aux)
