@@ -6,7 +6,7 @@ Facts: architecture.md 9.1, 9.2, 9.8.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,7 @@ from humming_convert.findings import Finding, Findings, Refused
 
 if TYPE_CHECKING:
     from humming_convert.checkpoint.folder import Checkpoint
+    from humming_convert.engine.how import How
     from humming_convert.engine.progress import Progress
     from humming_convert.engine.run import Result
     from humming_convert.plan.inspect import Inspection
@@ -21,7 +22,21 @@ if TYPE_CHECKING:
     from humming_convert.proof.recheck import Recheck
     from humming_convert.proof.verify import Verification
 
-__all__ = ["Finding", "Refused", "UsageError", "convert", "default_name", "inspect", "open_model", "plan", "recheck", "verify"]
+__all__ = [
+    "Finding",
+    "Refused",
+    "UsageError",
+    "convert",
+    "convert_all",
+    "default_name",
+    "inspect",
+    "merge",
+    "open_model",
+    "plan",
+    "plans",
+    "recheck",
+    "verify",
+]
 
 SIXTEEN_BIT = {"bf16": "BF16", "fp16": "F16"}
 
@@ -43,12 +58,12 @@ def open_model(model: str | Path, findings: Findings) -> Checkpoint:
     return checkpoint
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, option: str = "--shard-size") -> int:
     """Bytes of `5GB`, `500MB`, `4GiB` or a plain number. UsageError otherwise."""
     units = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
     m = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", text.strip().upper())
     if m is None or m[2] not in units or float(m[1]) * units[m[2]] < 1:
-        raise UsageError(f"--shard-size {text}: not a size such as 5GB or 500MB")
+        raise UsageError(f"{option} {text}: not a size such as 5GB or 500MB")
     return int(float(m[1]) * units[m[2]])
 
 
@@ -174,16 +189,35 @@ def plan(model: str | Path, *, headers_only: bool = False, io: Literal["mmap", "
     Refused with all findings if the checkpoint or the request cannot be converted; UsageError if the request makes no sense.
     headers_only: data is not read; questions that need it stay open and are listed in `plan.totals["open_questions"]`.
     """
+    return plans(model, [options.pop("target", None)], headers_only=headers_only, io=io, **options)[0]
+
+
+def plans(
+    model: str | Path, targets: Sequence[str | None], *, headers_only: bool = False, io: Literal["mmap", "read"] = "mmap", **options: Any
+) -> list[Plan]:
+    """A plan for each target, from one reading of the source. As `plan`; Refused with the findings of all targets."""
     from humming_convert.checkpoint.reading import reader
-    from humming_convert.plan.build import make_plan
+    from humming_convert.plan.build import make_plan, read_source
 
     unknown = set(options) - set(DEFAULTS)
     if unknown:
         raise UsageError(f"unknown option {sorted(unknown)[0]!r}")
-    findings = Findings()
+    findings, read = Findings(), reader(io)
     checkpoint = open_model(model, findings)
-    request = make_request(checkpoint, findings, DEFAULTS | options)
-    return make_plan(checkpoint, request, reader(io), findings, headers_only=headers_only)
+    made: list[Plan] = []
+    refused, reading, told = Findings(), None, Findings()
+    for target in targets:
+        mine = Findings(findings)
+        request = make_request(checkpoint, mine, DEFAULTS | options | {"target": target})
+        if reading is None:  # its options are the same for all targets
+            reading = read_source(checkpoint, request, read, told, headers_only=headers_only)
+        mine.extend(told)
+        try:
+            made.append(make_plan(checkpoint, request, read, mine, headers_only=headers_only, reading=reading))
+        except Refused as error:
+            refused.extend(error.findings)
+    refused.raise_errors()
+    return made
 
 
 def default_name(plan: Plan) -> str:
@@ -193,24 +227,51 @@ def default_name(plan: Plan) -> str:
     return f"{name}-humming-standard" if target is None else f"{name}-humming-{target.name}-{plan.request.act.replace(':', '-')}"
 
 
-def convert(
-    plan: Plan,
-    *,
-    out: str | Path | None = None,
-    progress: Progress | None = None,
-    jobs: int | None = None,
-    overwrite: bool = False,
-    fresh: bool = False,
-) -> Result:
+def make_how(options: Mapping[str, Any]) -> How:
+    """How from plain options (names of `convert`). UsageError where they make no sense."""
+    from humming_convert.engine.how import How, Part
+
+    o = dict(options)
+    part, memory = o.pop("split", None), o.pop("max_memory", None)
+    try:
+        cut = Part.parse(part) if part is not None else None
+    except ValueError as error:
+        raise UsageError(f"--split: {error}") from None
+    if cut is not None and o.get("engine") == "ray":
+        raise UsageError("--split and --engine ray are two ways to use many machines; take one")
+    if cut is not None and o.get("overwrite"):
+        raise UsageError("--split writes a part; `merge --overwrite` replaces the finished folder")
+    return How(part=cut, max_memory=parse_size(str(memory), "--max-memory") if memory is not None else None, **o)
+
+
+def convert(plan: Plan, *, out: str | Path | None = None, progress: Progress | None = None, **how: Any) -> Result:
     """Writes what the plan says. out: default_name(plan) in the working directory. Returns the manifest and what was measured.
 
+    how: fields of engine.how.How; `split` as `i/n`, `max_memory` as a size.
     Raises engine.run.CheckFailed if a proof fails, engine.folder.Occupied if `out` is foreign, OSError as the system gives it.
     """
-    from humming_convert.engine.run import run
+    return convert_all([(plan, Path(out) if out is not None else Path(default_name(plan)))], progress=progress, **how)[0]
 
-    return run(
-        plan, Path(out) if out is not None else Path(default_name(plan)), progress=progress, jobs=jobs, overwrite=overwrite, fresh=fresh
-    )
+
+def convert_all(wanted: Sequence[tuple[Plan, str | Path]], *, progress: Progress | None = None, **how: Any) -> list[Result]:
+    """Writes several plans of one source, each to its folder, from one reading. As `convert`."""
+    from humming_convert.engine.run import run_all
+
+    return run_all([(plan, Path(out)) for plan, out in wanted], progress=progress, how=make_how(how))
+
+
+def merge(out: str | Path, *, source: str | Path | None = None, overwrite: bool = False) -> Result:
+    """Publishes what the parts of a split run wrote to `<out>.partial`. source: where the model lies now, if it was moved.
+
+    UsageError if there is no such run; engine.merge.PartsMissing if a part is not finished.
+    """
+    from humming_convert.engine.merge import merge_parts, recorded
+
+    folder = Path(out)
+    record = recorded(folder)
+    if record is None:
+        raise UsageError(f"{out}: there is no split run to merge ({folder.name}.partial holds no parts)")
+    return merge_parts(folder, record, Path(source) if source is not None else None, overwrite=overwrite)
 
 
 def inspect(model: str | Path) -> Inspection:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from humming_convert.cli import options as o
 from humming_convert.cli.request import with_request
-from humming_convert.cli.say import print_findings, print_json, size
+from humming_convert.cli.say import print_findings, print_json, print_result, size
 
 HELP = "Convert a checkpoint (the default verb)."
 
@@ -18,7 +19,12 @@ def _convert(
     request: dict[str, Any],
     out: o.Out = None,
     jobs: o.Jobs = None,
-    io: o.IoOption = o.Io.mmap,
+    max_memory: o.MaxMemory = None,
+    io: o.IoOption = None,
+    engine: o.EngineOption = o.Engine.local,
+    address: o.Address = None,
+    split: o.Split = None,
+    link_common: o.LinkCommon = False,
     overwrite: o.Overwrite = False,
     fresh: o.Fresh = False,
     json: o.Json = False,
@@ -27,26 +33,49 @@ def _convert(
     no_progress: o.NoProgress = False,
 ) -> None:
     from humming_convert import api
-    from humming_convert.cli.progress import display
+    from humming_convert.cli.progress import display, since_start
 
-    plan = api.plan(model, io=o.io_of(io), **request)
-    with display(plan.totals["bytes_out"], as_json=json, quiet=quiet or no_progress) as progress:
-        result = api.convert(plan, out=out, progress=progress, jobs=jobs, overwrite=overwrite, fresh=fresh)
+    how = {
+        "jobs": jobs,
+        "max_memory": max_memory,
+        "io": o.io_of(io, "read"),
+        "engine": engine.value,
+        "address": address,
+        "split": split,
+        "link_common": link_common,
+        "overwrite": overwrite,
+        "fresh": fresh,
+    }
+    api.make_how(how)  # what is wrong with it is said before the source is read
+    started = since_start()
+    targets = request.pop("target") or [None]
+    plans = api.plans(model, targets, io=o.io_of(io, "mmap"), **request)
+    planned = since_start()
+    parent = out if len(plans) > 1 else None
+    wanted = [(p, (parent or Path()) / api.default_name(p) if out is None or parent else out) for p in plans]
+    with display(as_json=json, quiet=quiet or no_progress) as progress:
+        results = api.convert_all(wanted, progress=progress, **how)
+    for result in results:
+        if not result.already_done:
+            result.seconds = {"start": started, "plan": planned - started, **result.seconds}
     if json:
-        print_json(result.document())
+        documents = [r.document() for r in results]
+        print_json(documents[0] if len(documents) == 1 else {"status": "done", "results": documents, "findings": documents[0]["findings"]})
         return
-    print_findings(plan.findings, verbose=verbose, least="error" if quiet else "note")
-    if quiet:
-        return
-    totals = plan.totals
-    if result.already_done:
-        print(f"{result.out}: done already, nothing to do")
-        return
-    lossy = ", ".join(result.lossy_steps) or "none"
-    print(
-        f"{result.out}: {totals['layers']} layers, {size(totals['bytes_in'])} -> {size(totals['bytes_out'])}, proof {result.proof}, lossy steps: {lossy}"
-    )
-    print("  ".join(f"{name} {seconds:.2f} s" for name, seconds in result.seconds.items()), file=sys.stderr)
+    for number, result in enumerate(results):
+        if number == 0 or result.plan.findings != results[0].plan.findings:
+            print_findings(result.plan.findings, verbose=verbose, least="error" if quiet else "note")
+        if not quiet:
+            print_result(result)
+    if not quiet and not all(r.already_done for r in results):
+        print(seconds_line(results[0].seconds), file=sys.stderr)
+        written = sum(r.plan.totals["bytes_out"] for r in results if not r.already_done)
+        print(f"{size(written)} written, {size(written / max(since_start() - planned, 1e-9))}/s", file=sys.stderr)
+
+
+def seconds_line(seconds: dict[str, float]) -> str:
+    """`start 0.3 s  plan …`; of read, pack, prove and write: all workers together."""
+    return "  ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
 
 
 command = with_request(_convert)

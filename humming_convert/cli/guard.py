@@ -63,7 +63,7 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away: nothing more can be said there
         return exits.DONE
     except MemoryError:
-        return end(exits.ENVIRONMENT, "out of memory; fewer --jobs need less", (), "out-of-memory")
+        return end(exits.ENVIRONMENT, "out of memory; a lower --max-memory or fewer --jobs need less", (), "out-of-memory")
     except Exception as error:  # noqa: BLE001 the edge of the program: known kinds by table, anything else is a bug and says so
         code, message, kind = _known(error)
         if code == exits.BUG:
@@ -84,11 +84,19 @@ def _known(error: Exception) -> tuple[int, str, str]:
         "SourceChanged": (exits.ENVIRONMENT, "source-changed"),
         "ProofFailed": (exits.CHECK_FAILED, "proof-failed"),
         "NoSpace": (exits.ENVIRONMENT, "no-space"),
+        "PartsMissing": (exits.ENVIRONMENT, "parts-missing"),
+        "MissingExtra": (exits.ENVIRONMENT, "missing-extra"),
     }
     for cls in type(error).__mro__:
         if cls.__name__ in names and cls.__module__.startswith("humming_convert."):
             code, kind = names[cls.__name__]
             return code, f"error: {error}", kind
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):  # no memory, or a limit of processes
+        return (
+            exits.ENVIRONMENT,
+            "error: the system allows no more threads; fewer --jobs, or raise the limit (ulimit -u, -v)",
+            "environment",
+        )
     if isinstance(error, OSError):
         remedy = exits.REMEDIES.get(error.errno or 0, "")
         where = f" ({error.filename})" if error.filename else ""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from humming_convert.cli import convert, demo, formats, inspect, plan, recheck, schema, targets, verify
+from humming_convert.cli import convert, demo, formats, inspect, merge, plan, recheck, schema, targets, verify
 from humming_convert.cli.guard import guarded
 
 app = typer.Typer(
@@ -23,7 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for verb in (convert, inspect, plan, verify, recheck, targets, formats, demo, schema):
+for verb in (convert, inspect, plan, verify, merge, recheck, targets, formats, demo, schema):
     app.command(name=verb.__name__.rpartition(".")[2], help=verb.HELP)(verb.command)
 
 

@@ -94,15 +94,24 @@ class Io(str, Enum):
     read = "read"
 
 
-def io_of(io: Io) -> Literal["mmap", "read"]:
-    return "read" if io is Io.read else "mmap"
+class Engine(str, Enum):
+    local = "local"
+    ray = "ray"
+
+
+def io_of(io: Io | None, default: Literal["mmap", "read"]) -> Literal["mmap", "read"]:
+    """default: what is faster where nobody says: mapped small tensors for the plan, reads for the passes (passes_cpu.md 3)."""
+    return default if io is None else "read" if io is Io.read else "mmap"
 
 
 _WHAT, _SOURCE, _LAYOUT, _RUN, _SAY = "What to make", "How to read the source", "How to lay it out", "How to run", "What to print"
 
 Model = Annotated[str, typer.Argument(help="A checkpoint folder.", metavar="MODEL", show_default=False)]
 Target = Annotated[
-    str | None, typer.Option("--target", metavar="T", help="GPU: sm90, h100, … (`humming-convert targets`).", rich_help_panel=_WHAT)
+    list[str] | None,
+    typer.Option(
+        "--target", metavar="T", help="GPU: sm90, h100, … (`humming-convert targets`); several: repeat it.", rich_help_panel=_WHAT
+    ),
 ]
 Act = Annotated[str, typer.Option("--act", metavar="A", help="Activation: bf16 fp16 fp8 int8 nvfp4 … or auto.", rich_help_panel=_WHAT)]
 ActFallback = Annotated[
@@ -112,7 +121,13 @@ Standard = Annotated[
     bool, typer.Option("--standard", help="Write the Humming standard form for stock vLLM, not a GPU's bytes.", rich_help_panel=_WHAT)
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Output folder. [default: <name>-humming-<target>-<act>]", rich_help_panel=_WHAT)
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Output folder; of several targets their parent. [default: <name>-humming-<target>-<act>]",
+        rich_help_panel=_WHAT,
+    ),
 ]
 FuseOption = Annotated[
     Fuse | None,
@@ -164,7 +179,19 @@ ShardSize = Annotated[str, typer.Option("--shard-size", metavar="SIZE", help="La
 AllowLossy = Annotated[bool, typer.Option("--allow-lossy", help="Permit lossy steps that are not in the free list.", rich_help_panel=_WHAT)]
 Strict = Annotated[bool, typer.Option("--strict", help="Warnings and every lossy step are errors.", rich_help_panel=_WHAT)]
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Workers. [default: all cores]", rich_help_panel=_RUN)]
-IoOption = Annotated[Io, typer.Option("--io", help="How source files are read.", rich_help_panel=_RUN)]
+IoOption = Annotated[
+    Io | None,
+    typer.Option("--io", help="How source files are read. [default: what is faster for each step]", rich_help_panel=_RUN),
+]
+MaxMemory = Annotated[
+    str | None, typer.Option("--max-memory", metavar="SIZE", help="Private memory of all workers together.", rich_help_panel=_RUN)
+]
+Split = Annotated[str | None, typer.Option("--split", metavar="I/N", help="Write part I of N; `merge` joins them.", rich_help_panel=_RUN)]
+EngineOption = Annotated[Engine, typer.Option("--engine", help="Threads here, or tasks of a Ray cluster.", rich_help_panel=_RUN)]
+Address = Annotated[
+    str | None, typer.Option("--address", metavar="A", help="Ray cluster. [default: one on this machine]", rich_help_panel=_RUN)
+]
+LinkCommon = Annotated[bool, typer.Option("--link-common", help="Several targets: files they share are hard links.", rich_help_panel=_RUN)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished or foreign folder, atomically.", rich_help_panel=_RUN)]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Discard what an interrupted run left.", rich_help_panel=_RUN)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=_SAY)]

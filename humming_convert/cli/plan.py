@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from humming_convert.cli import options as o
 from humming_convert.cli.request import with_request
 from humming_convert.cli.say import print_findings, print_json, size, table
+
+if TYPE_CHECKING:
+    from humming_convert.plan.types import Plan
 
 HELP = "Say what convert would write, and with which exit code; nothing is written."
 
@@ -17,19 +21,29 @@ def _plan(
     request: dict[str, Any],
     out: o.Out = None,
     headers_only: o.HeadersOnly = False,
-    io: o.IoOption = o.Io.mmap,
+    io: o.IoOption = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
     no_progress: o.NoProgress = False,
 ) -> None:
     from humming_convert import api
-    from humming_convert.plan.document import layer_rows, plan_document
+    from humming_convert.plan.document import plan_document
 
-    plan = api.plan(model, io=o.io_of(io), headers_only=headers_only, **request)
+    targets = request.pop("target") or [None]
+    plans = api.plans(model, targets, io=o.io_of(io, "mmap"), headers_only=headers_only, **request)
     if json:
-        print_json(plan_document(plan))
+        documents = [plan_document(p) for p in plans]
+        print_json(documents[0] if len(documents) == 1 else {"plans": documents, "findings": documents[0]["findings"]})
         return
+    for plan in plans:
+        where = out or api.default_name(plan)
+        _say(plan, Path(where) / api.default_name(plan) if out and len(plans) > 1 else Path(where), quiet=quiet, verbose=verbose)
+
+
+def _say(plan: Plan, where: Path, *, quiet: bool, verbose: bool) -> None:
+    from humming_convert.plan.document import layer_rows
+
     print_findings(plan.findings, verbose=verbose, least="error" if quiet else "note")
     if quiet:
         return
@@ -39,7 +53,7 @@ def _plan(
     print(
         f"{totals['layers']} layers, {len(plan.plain)} other tensors, {size(totals['bytes_in'])} -> {size(totals['bytes_out'])} in {len(plan.files)} files"
     )
-    print(f"would write {out or api.default_name(plan)}; fingerprint {plan.fingerprint}")
+    print(f"would write {where}; fingerprint {plan.fingerprint}")
 
 
 command = with_request(_plan)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from humming_convert.cli.say import size
@@ -17,45 +19,59 @@ if TYPE_CHECKING:
 EVERY_TERMINAL, EVERY_PLAIN, EVERY_JSON = 0.1, 5.0, 1.0  # seconds between lines
 
 
+def since_start() -> float:
+    """Seconds since this process was started: what the interpreter took before our first line is in it."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.process_time()
+
+
 @contextlib.contextmanager
-def display(total: int, *, as_json: bool, quiet: bool) -> Iterator[Callable[[Event], None] | None]:
+def display(*, as_json: bool, quiet: bool, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[Event], None] | None]:
     """A callback for engine.progress, or None where nothing is shown."""
     if quiet:
         yield None
         return
     terminal = sys.stderr.isatty() and not as_json
     every = EVERY_JSON if as_json else EVERY_TERMINAL if terminal else EVERY_PLAIN
-    begin = last = time.monotonic()
+    last = clock()
     drawn = False
 
     def tell(event: Event) -> None:
         nonlocal last, drawn
-        now = time.monotonic()
+        now = clock()
         if now - last < every and event.kind != "finish":
             return
         last = now
-        rate = event.done / max(now - begin, 1e-9)
-        eta = (total - event.done) / rate if rate else 0.0
         if as_json:
-            line = {
-                "event": event.kind,
-                "name": event.name,
-                "done": event.done,
-                "total": total,
-                "bytes_per_second": round(rate),
-                "eta": round(eta, 1),
-            }
-            print(json.dumps(line), file=sys.stderr, flush=True)
-            return
-        text = f"{100 * event.done / max(total, 1):3.0f} %  {size(event.done)} of {size(total)}  {size(rate)}/s  {eta:.0f} s left  {event.name}"
-        if terminal:
+            print(json.dumps(line(event)), file=sys.stderr, flush=True)
+        elif terminal:
             drawn = True
-            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[2K{text(event)}", end="", file=sys.stderr, flush=True)
         elif event.kind != "finish":
-            print(text, file=sys.stderr, flush=True)
+            print(text(event), file=sys.stderr, flush=True)
 
     try:
         yield tell
     finally:
         if drawn:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+def line(event: Event) -> dict[str, object]:
+    """An event as a JSON line."""
+    return {
+        "event": event.kind,
+        "name": event.name,
+        "done": event.done,
+        "total": event.total,
+        "bytes_per_second": round(event.rate),
+        "eta": None if event.eta is None else round(event.eta, 1),
+    }
+
+
+def text(event: Event) -> str:
+    left = "" if event.eta is None else f"  {event.eta:.0f} s left"
+    share = 100 * event.done / max(event.total, 1)
+    return f"{share:3.0f} %  {size(event.done)} of {size(event.total)}  {size(event.rate)}/s{left}  {event.name}"

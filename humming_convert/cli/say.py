@@ -6,9 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from humming_convert.findings import SEVERITIES, Finding
+
+if TYPE_CHECKING:
+    from humming_convert.engine.run import Result
 
 COLOURS = {"error": "\x1b[31m", "warning": "\x1b[33m", "note": "\x1b[36m"}
 FEW = 3  # findings of one code that are shown one by one without --verbose
@@ -48,6 +51,22 @@ def _lines(found: Sequence[Finding], verbose: bool) -> list[str]:
     names = [f.layer or f.tensor or f.file or "" for f in found[:FEW]]
     advice = f"; {first.advice}" if first.advice else ""
     return [f"{first.severity}[{first.code}] {len(found)} times, first {', '.join(names)}: {first.message}{advice} (--verbose lists all)"]
+
+
+def print_result(result: Result) -> None:
+    """One line: what a run made."""
+    totals = result.plan.totals
+    if result.already_done:
+        print(f"{result.out}: done already, nothing to do")
+    elif result.part is not None:
+        files = len(result.part["files"])
+        print(
+            f"{result.out}.partial: part {result.part['part']} of {result.part['of']}, {files} files; `humming-convert merge {result.out}` joins them"
+        )
+    else:
+        lossy = ", ".join(result.lossy_steps) or "none"
+        sizes = f"{size(totals['bytes_in'])} -> {size(totals['bytes_out'])}"
+        print(f"{result.out}: {totals['layers']} layers, {sizes}, proof {result.proof}, lossy steps: {lossy}")
 
 
 def size(nbytes: float) -> str:

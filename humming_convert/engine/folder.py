@@ -1,4 +1,4 @@
-"""The output folder: written as `<out>.partial`, published by one rename, guarded by a lock.
+"""The output folder: written as `<out>.partial`, published by one rename, guarded by locks.
 
 At any moment there is no `<out>` or a whole one. Facts: architecture.md 6.
 """
@@ -6,16 +6,24 @@ At any moment there is no `<out>` or a whole one. Facts: architecture.md 6.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import fcntl
 import json
 import os
 import shutil
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-LOCK = ".humming-convert.lock"
+OURS = ".humming-convert."  # names in a partial folder that begin so are no part of the output
+LOCK = OURS + "lock"
+BEAT = 15.0  # seconds between two signs of life of a lock
+STALE = 150.0  # seconds without one after which another host's lock counts as left behind
+EXCHANGE, AT_FDCWD = 2, -100  # renameat2(2)
 
 
 class LockHeld(Exception):
@@ -32,10 +40,10 @@ def _boot_id() -> str:
     return ""
 
 
-def _alive(owner: dict[str, object]) -> bool:
-    """Whether the owner of a lock still runs. Another host's cannot be seen, so it counts as alive."""
+def _alive(owner: dict[str, object], lock: Path) -> bool:
+    """Whether the owner of a lock still runs. On another host that cannot be seen: there its signs of life count."""
     if owner.get("host") != socket.gethostname():
-        return True
+        return _age(lock) < STALE
     if owner.get("boot") != _boot_id():
         return False
     try:
@@ -45,6 +53,18 @@ def _alive(owner: dict[str, object]) -> bool:
     except PermissionError:
         return True
     return owner.get("start") == _start_time(int(str(owner.get("pid"))))
+
+
+def _age(lock: Path) -> float:
+    """Seconds since the file was touched, by the file system's own clock: that of another host may differ."""
+    now = lock.with_name(f"{OURS}clock-{socket.gethostname()}-{os.getpid()}")
+    try:
+        now.touch()
+        return now.stat().st_mtime - lock.stat().st_mtime
+    except FileNotFoundError:
+        return STALE
+    finally:
+        now.unlink(missing_ok=True)
 
 
 def _start_time(pid: int) -> str:
@@ -62,18 +82,37 @@ class Workspace:
     partial: Path
 
     def publish(self, *, overwrite: bool) -> None:
-        """`partial` becomes `out`. With overwrite, an old `out` is moved aside first and removed after."""
-        (self.partial / LOCK).unlink(missing_ok=True)  # the folder stays flocked: it is the same inode after the rename
+        """`partial` becomes `out`. With overwrite the two change places in one step, and what was there is removed."""
+        for path in self.partial.glob(OURS + "*"):  # the folder stays flocked: it is the same inode after the rename
+            path.unlink(missing_ok=True)
         fsync_folder(self.partial)
         if overwrite and self.out.exists():
-            old = self.out.with_name(self.out.name + ".old")
-            shutil.rmtree(old, ignore_errors=True)
-            os.rename(self.out, old)
-            os.rename(self.partial, self.out)
-            shutil.rmtree(old)
+            exchange(self.partial, self.out)
+            fsync_folder(self.out.parent)
+            shutil.rmtree(self.partial)
         else:
             os.rename(self.partial, self.out)
         fsync_folder(self.out.parent)
+
+    def discard(self) -> None:
+        """Nothing is left of the unfinished run."""
+        shutil.rmtree(self.partial, ignore_errors=True)
+
+
+def exchange(a: Path, b: Path) -> None:
+    """Two folders change names, in one step where the file system can (Linux 3.15)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "renameat2"):
+        if libc.renameat2(AT_FDCWD, os.fsencode(a), AT_FDCWD, os.fsencode(b), EXCHANGE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise OSError(code, os.strerror(code), str(b))
+    aside = b.with_name(f".{b.name}{OURS}old")
+    shutil.rmtree(aside, ignore_errors=True)
+    os.rename(b, aside)
+    os.rename(a, b)
+    os.rename(aside, a)
 
 
 def fsync_folder(folder: Path) -> None:
@@ -84,29 +123,78 @@ def fsync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def partial_of(out: Path) -> Path:
+    return out.with_name(out.name + ".partial")
+
+
 @contextlib.contextmanager
-def workspace(out: Path) -> Iterator[Workspace]:
+def workspace(out: Path, part: str = "") -> Iterator[Workspace]:
     """Makes and locks `<out>.partial`. LockHeld if a live process has it; a dead owner's lock is taken over.
 
-    Two locks: flock on the folder itself keeps processes of this host apart without a race and dies with its owner; the
-    lock file tells the owner to a person, and to other hosts on a shared file system.
+    part: `2of4` of a split run, whose parts work in one folder at the same time; "": the run has the folder for itself.
+    Two locks: flock on the folder keeps processes of this host apart without a race and dies with its owner; the lock file tells the
+    owner to a person and to other hosts on a shared file system, and is touched as long as the owner lives.
     """
-    partial = out.with_name(out.name + ".partial")
+    partial = partial_of(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    fd = _lock_folder(partial)
-    lock = partial / LOCK
+    fd = _lock_folder(partial, fcntl.LOCK_SH if part else fcntl.LOCK_EX)
+    lock = partial / (f"{LOCK}-{part}" if part else LOCK)
     try:
-        owner = _owner(lock)
-        if owner is not None and _alive(owner) and owner.get("pid") != os.getpid():
-            raise LockHeld(f"{partial} is locked by process {owner.get('pid')} on {owner.get('host')}")
-        mine = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot_id(), "start": _start_time(os.getpid())}
-        lock.write_text(json.dumps(mine))
+        for other in [partial / LOCK] if part else sorted(partial.glob(LOCK + "*")):
+            if other != lock:
+                _check_dead(other)
+        _take(lock)
         try:
-            yield Workspace(out, partial)
+            with _heartbeat(lock):
+                yield Workspace(out, partial)
         finally:
             lock.unlink(missing_ok=True)
     finally:
         os.close(fd)
+
+
+def _take(lock: Path) -> None:
+    """Creates the lock file. The system lets one of several do it."""
+    mine = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot_id(), "start": _start_time(os.getpid())}
+    while True:
+        try:
+            fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            _check_dead(lock)
+            lock.unlink(missing_ok=True)
+            continue
+        try:
+            os.write(fd, json.dumps(mine).encode())
+        finally:
+            os.close(fd)
+        return
+
+
+def _check_dead(lock: Path) -> None:
+    """LockHeld if the owner of a lock file lives."""
+    owner = _owner(lock)
+    if owner is None and lock.exists():
+        time.sleep(0.1)  # it may be about to be written
+        owner = _owner(lock)
+    if owner is not None and owner.get("pid") != os.getpid() and _alive(owner, lock):
+        raise LockHeld(f"{lock.parent} is locked by process {owner.get('pid')} on {owner.get('host')}")
+
+
+@contextlib.contextmanager
+def _heartbeat(lock: Path) -> Iterator[None]:
+    end = threading.Event()
+
+    def beat() -> None:
+        while not end.wait(BEAT):
+            with contextlib.suppress(OSError):
+                os.utime(lock)
+
+    thread = threading.Thread(target=beat, name="lock", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
 
 
 def _owner(lock: Path) -> dict[str, object] | None:
@@ -118,17 +206,22 @@ def _owner(lock: Path) -> dict[str, object] | None:
     return owner if isinstance(owner, dict) else None
 
 
-def _lock_folder(partial: Path) -> int:
+def _lock_folder(partial: Path, kind: int) -> int:
     """An open, flocked descriptor of the folder that stands at `partial` now."""
     while True:
         partial.mkdir(exist_ok=True)
-        fd = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fd = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue  # published or removed since
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
             if partial.exists() and os.path.samestat(os.fstat(fd), os.stat(partial)):
                 return fd
         except BlockingIOError:
-            owner = _owner(partial / LOCK) or {}
+            owner = next((o for p in sorted(partial.glob(LOCK + "*")) if (o := _owner(p))), {})
             os.close(fd)
             raise LockHeld(f"{partial} is locked by process {owner.get('pid')} on {owner.get('host')}") from None
+        except FileNotFoundError:
+            pass
         os.close(fd)  # it was published or removed between mkdir and flock: look again

@@ -34,9 +34,20 @@ class OutputWriter:
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
-        self._digest, self._read = xxh3_128(), 0
+        self._digest, self.upto = xxh3_128(), 0
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         os.ftruncate(self.fd, size)
+
+    def resume(self, upto: int, digest: str, buffer: memoryview) -> bool:
+        """Goes on after the first `upto` bytes if they have this digest; else all is as before."""
+        assert self.upto == 0
+        while self.upto < upto:
+            piece = buffer[: upto - self.upto]
+            self.read_back(piece, self.upto)
+        if self.digest == digest:
+            return True
+        self._digest, self.upto = xxh3_128(), 0
+        return False
 
     def write(self, data: memoryview, offset: int) -> None:
         """All of data, short writes continued."""
@@ -48,10 +59,10 @@ class OutputWriter:
 
     def read_back(self, data: memoryview, offset: int) -> None:
         """Fills data from the file. Calls must follow one another without a gap from byte 0 on."""
-        assert offset == self._read, (self.path.name, offset, self._read)
+        assert offset == self.upto, (self.path.name, offset, self.upto)
         read_into(self.fd, data, offset, self.path)
         self._digest.update(data)
-        self._read += len(data)
+        self.upto += len(data)
 
     @property
     def digest(self) -> str:
@@ -59,11 +70,6 @@ class OutputWriter:
         return "xxh3:" + self._digest.hexdigest()
 
     def close(self) -> None:
-        """The bytes are on disk afterwards."""
-        os.fsync(self.fd)
-        os.close(self.fd)
-
-    def abandon(self) -> None:
         os.close(self.fd)
 
 
@@ -79,7 +85,7 @@ def read_into(fd: int, data: memoryview, offset: int, path: Path) -> None:
 
 
 class Arena:
-    """Private buffers that one worker uses again and again, so that pages are faulted in once. Slots grow, never shrink."""
+    """Private buffers that one worker uses again and again, so that pages are faulted in once. Slots grow; `trim` lets large ones go."""
 
     def __init__(self) -> None:
         self._slots: dict[str, NDArray[np.uint8]] = {}
@@ -91,3 +97,7 @@ class Arena:
             self._slots.pop(slot, None)
             held = self._slots[slot] = np.empty(nbytes, np.uint8)
         return held[:nbytes]
+
+    def trim(self, nbytes: int) -> None:
+        """Slots larger than nbytes are let go."""
+        self._slots = {name: held for name, held in self._slots.items() if held.nbytes <= nbytes}

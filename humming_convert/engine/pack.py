@@ -7,14 +7,17 @@ through a compiled pass where there is one and the numpy reference where not. Fa
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
-from typing import Any
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_128
 
-from humming_convert.checkpoint.reading import Pread
+from humming_convert.checkpoint.reading import Pread, reader
 from humming_convert.checkpoint.tensors import DTYPES, Read, TensorView
 from humming_convert.engine.output import BLOCK, Arena, OutputWriter, as_bytes
 from humming_convert.layouts import WeightAux, pack_small, pack_weight
@@ -34,17 +37,53 @@ class Stopped(Exception):
     """The run is being stopped; this worker's tensor is unfinished."""
 
 
+Phase = Literal["read", "pack", "prove", "write"]
+
+
+class Clock:
+    """Seconds of one worker by phase. Phases are not nested."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = dict.fromkeys(("read", "pack", "prove", "write"), 0.0)
+        self._last = time.perf_counter()
+
+    def start(self) -> None:
+        """What passed since the last call is nobody's."""
+        self._last = time.perf_counter()
+
+    def add(self, phase: Phase) -> None:
+        """What passed since the last call was this phase."""
+        now = time.perf_counter()
+        self.seconds[phase] += now - self._last
+        self._last = now
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        self.start()
+        yield
+        self.add(phase)
+
+
 @dataclass(slots=True)
 class Worker:
-    """What one worker owns: a way to read, buffers, and the signal to stop."""
+    """What one worker owns: a way to read, buffers, and the signal to stop. `mapped`: source files are mapped, not read."""
 
     read: Read
     files: Pread
     arena: Arena
     stop: threading.Event
+    mapped: bool = False
+    clock: Clock = field(default_factory=Clock)
+
+    @classmethod
+    def make(cls, io: Literal["mmap", "read"], stop: threading.Event) -> Worker:
+        files = Pread()
+        return cls(read=reader("mmap") if io == "mmap" else files, files=files, arena=Arena(), stop=stop, mapped=io == "mmap")
 
     def fetch(self, slot: int, view: TensorView) -> NDArray[Any]:
-        """A stored tensor, or part of one, in this worker's own memory; the slot's last one is overwritten."""
+        """A stored tensor, or part of one, in this worker's own memory (the slot's last one is overwritten) or in the mapped file."""
+        if self.mapped:
+            return self.read(view)
         raw = self.arena.take(f"source {slot}", view.nbytes)
         self.files.fill(view, raw.data)
         return raw.view(view.numpy).reshape(view.shape)
@@ -54,7 +93,7 @@ class Worker:
             raise Stopped
 
 
-def write_tensor(writer: OutputWriter, tensor: PlannedTensor, value: NDArray[Any]) -> NDArray[Any]:
+def write_tensor(writer: OutputWriter, tensor: PlannedTensor, value: NDArray[Any], clock: Clock) -> NDArray[Any]:
     """Writes a whole tensor and returns it as read back through the file."""
     assert value.dtype == DTYPES[tensor.dtype] and value.shape == tensor.shape, (
         tensor.name,
@@ -63,9 +102,11 @@ def write_tensor(writer: OutputWriter, tensor: PlannedTensor, value: NDArray[Any
         tensor.dtype,
         tensor.shape,
     )
-    writer.write(as_bytes(value), tensor.offset)
-    back = np.empty(tensor.nbytes, np.uint8)
-    writer.read_back(back.data, tensor.offset)
+    with clock.phase("write"):
+        writer.write(as_bytes(value), tensor.offset)
+    with clock.phase("prove"):
+        back = np.empty(tensor.nbytes, np.uint8)
+        writer.read_back(back.data, tensor.offset)
     return back.view(value.dtype).reshape(value.shape)
 
 
@@ -78,14 +119,17 @@ def write_layer(planned: PlannedLayer, writer: OutputWriter, worker: Worker) -> 
     meter = Meter()
     context = Context(read=worker.read, meter=meter)
     layer = planned.layer
-    small = {role: expr.evaluate(context) for role, expr in layer.tensors.items() if role != "weight"}
+    clock = worker.clock
+    with clock.phase("read"):
+        small = {role: expr.evaluate(context) for role, expr in layer.tensors.items() if role != "weight"}
     weight = layer.tensors["weight"]
     assert isinstance(weight, Weight)
     digests: dict[str, str] = {}
     if planned.recipe is None:
         packed, aux = small, None
     else:
-        packed, aux = pack_small(planned.recipe, small, meter, scale_pass(weight))
+        with clock.phase("pack"):
+            packed, aux = pack_small(planned.recipe, small, meter, scale_pass(weight))
     # a weight the compiled passes cannot take, or too small to wait for them, goes through the reference
     if planned.recipe is not None:
         assert aux is not None
@@ -96,9 +140,10 @@ def write_layer(planned: PlannedLayer, writer: OutputWriter, worker: Worker) -> 
     for role, tensor in planned.outputs.items():
         if role != "weight":
             worker.check()
-            back[role] = write_tensor(writer, tensor, packed[role])
+            back[role] = write_tensor(writer, tensor, packed[role], clock)
             digests[role] = digest_of(back[role])
-    prove_small(planned, small, packed, back)
+    with clock.phase("prove"):
+        prove_small(planned, small, packed, back)
     return LayerResult(digests=digests, lossy=tuple(meter.found.values()), proof=Proof.of(meter))
 
 
@@ -115,12 +160,16 @@ def _write_packed_weight(
             _stream(ExpertStream(planned, recipe.weight, weight, expert, mine, worker.fetch), writer, at, digest, worker)
         else:
             worker.check()
-            words = pack_weight(recipe.weight, weight.expert_codes(context, expert), mine).view(np.uint32).reshape(-1)
-            writer.write(as_bytes(words), at)
-            back = np.empty(words.shape, np.uint32)
-            writer.read_back(as_bytes(back), at)
-            digest.update(as_bytes(back))
-            prove_weight(planned, recipe, weight, expert, back, mine, weight.expert_codes(context, expert))
+            with worker.clock.phase("pack"):
+                words = pack_weight(recipe.weight, weight.expert_codes(context, expert), mine).view(np.uint32).reshape(-1)
+            worker.check()
+            with worker.clock.phase("write"):
+                writer.write(as_bytes(words), at)
+            with worker.clock.phase("prove"):
+                back = np.empty(words.shape, np.uint32)
+                writer.read_back(as_bytes(back), at)
+                digest.update(as_bytes(back))
+                prove_weight(planned, recipe, weight, expert, back, mine, weight.expert_codes(context, expert))
         if mine.offsets is not None and mine.offsets.any():
             # rare: groups more than 2^11 below the largest of their row; the step is named by what it did
             measure_e8m0_range(recipe, weight.expert_codes(context, expert), mine, context.meter)
@@ -129,15 +178,21 @@ def _write_packed_weight(
 
 def _stream(stream: ExpertStream, writer: OutputWriter, at: int, digest: Any, worker: Worker) -> None:
     """One expert window by window: pack, write, read back through the file, digest, prove, while all of it is in the cache."""
+    clock = worker.clock
+    clock.start()
     for step in stream.steps():
         worker.check()
         words = worker.arena.take("packed", 4 * step.window.words).view(np.uint32)
         raw, offset = as_bytes(words), at + 4 * step.window.first
+        clock.add("read")
         stream.pack(step, words)
+        clock.add("pack")
         writer.write(raw, offset)
+        clock.add("write")
         writer.read_back(raw, offset)
         digest.update(raw)
         stream.prove(step, words)
+        clock.add("prove")
     stream.finish()
 
 
@@ -147,13 +202,17 @@ def _write_standard_weight(planned: PlannedLayer, weight: Weight, writer: Output
     step = tensor.nbytes // (weight.experts or 1)
     for expert in range(weight.experts or 1):
         worker.check()
-        value = weight.expert_words(context, expert)
+        with worker.clock.phase("pack"):
+            value = weight.expert_words(context, expert)
         at = tensor.offset + expert * step
-        writer.write(as_bytes(value), at)
-        back = np.empty(value.shape, value.dtype)
-        writer.read_back(as_bytes(back), at)
-        digest.update(as_bytes(back))
-        prove_standard_weight(planned, weight, expert, back, context)
+        worker.check()
+        with worker.clock.phase("write"):
+            writer.write(as_bytes(value), at)
+        with worker.clock.phase("prove"):
+            back = np.empty(value.shape, value.dtype)
+            writer.read_back(as_bytes(back), at)
+            digest.update(as_bytes(back))
+            prove_standard_weight(planned, weight, expert, back, context)
     return "xxh3:" + digest.hexdigest()
 
 
@@ -163,8 +222,9 @@ def copy_plain(plain: PlainTensor, writer: OutputWriter, worker: Worker) -> Mete
     if isinstance(plain.expr, Stored):
         _copy(plain, plain.expr.view, writer, worker)
         return meter
-    value = plain.expr.evaluate(Context(read=worker.read, meter=meter))
-    back = write_tensor(writer, plain.output, value)
+    with worker.clock.phase("pack"):
+        value = plain.expr.evaluate(Context(read=worker.read, meter=meter))
+    back = write_tensor(writer, plain.output, value, worker.clock)
     if as_bytes(back) != as_bytes(value):
         raise ProofFailed(plain, "", f"{plain.output.name}: the file does not hold what was written")
     return meter
@@ -172,12 +232,17 @@ def copy_plain(plain: PlainTensor, writer: OutputWriter, worker: Worker) -> Mete
 
 def _copy(plain: PlainTensor, view: TensorView, writer: OutputWriter, worker: Worker) -> None:
     """A stored tensor block by block, each read back through the file and compared."""
+    clock = worker.clock
+    clock.start()
     for start in range(0, view.nbytes, BLOCK):
         worker.check()
         nbytes = min(BLOCK, view.nbytes - start)
         block = replace(view, dtype="U8", shape=(nbytes,), offset=view.offset + start, nbytes=nbytes)
         source, back = worker.fetch(0, block), worker.arena.take("copied", nbytes)
+        clock.add("read")
         writer.write(source.data, plain.output.offset + start)
+        clock.add("write")
         writer.read_back(back.data, plain.output.offset + start)
+        clock.add("prove")
         if not np.array_equal(source, back):
             raise ProofFailed(plain, "", f"{plain.output.name}: the file does not hold what the source says")

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+Kind = Literal["start", "resume", "tensor", "file", "finish"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """`done`, `total`: output bytes. `name`: the layer or file that `kind` is about."""
+    """`done`, `total`: output bytes, those of earlier runs included. `name`: the layer or file that `kind` is about.
 
-    kind: Literal["start", "tensor", "file", "finish"]
+    `rate`: bytes a second of this run.  `eta`: seconds to the end at this rate, None as long as there is none."""
+
+    kind: Kind
     name: str
     done: int
     total: int
+    rate: float = 0.0
+    eta: float | None = None
 
 
 Progress = Callable[[Event], None]
@@ -24,12 +31,16 @@ Progress = Callable[[Event], None]
 class Counter:
     """Sums the bytes of several workers and passes events on, one at a time."""
 
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self.total, self.done = total, 0
-        self._progress, self._lock = progress, threading.Lock()
+    def __init__(self, total: int, progress: Progress | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.total, self.done, self.resumed = total, 0, 0
+        self._progress, self._lock, self._clock = progress, threading.Lock(), clock
+        self._begin = clock()
 
-    def tell(self, kind: Literal["start", "tensor", "file", "finish"], name: str, nbytes: int = 0) -> None:
+    def tell(self, kind: Kind, name: str, nbytes: int = 0) -> None:
         with self._lock:
             self.done += nbytes
+            self.resumed += nbytes if kind == "resume" else 0
             if self._progress is not None:
-                self._progress(Event(kind=kind, name=name, done=self.done, total=self.total))
+                rate = (self.done - self.resumed) / max(self._clock() - self._begin, 1e-9)
+                eta = (self.total - self.done) / rate if rate else None
+                self._progress(Event(kind=kind, name=name, done=self.done, total=self.total, rate=rate, eta=eta))

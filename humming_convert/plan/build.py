@@ -13,6 +13,7 @@ from typing import Any
 
 from humming_convert.checkpoint.config import normalise_method
 from humming_convert.checkpoint.folder import Checkpoint
+from humming_convert.checkpoint.reading import snapshot
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Finding, Findings
 from humming_convert.formats.checks import run_checks
@@ -33,9 +34,16 @@ from humming_convert.standard.expr import Cast, Expr, Stored
 from humming_convert.standard.layer import ROLES, StandardLayer
 
 
-def make_plan(checkpoint: Checkpoint, request: Request, read: Read, findings: Findings, *, headers_only: bool = False) -> Plan:
-    """The plan. `read` is used for scale-like tensors, and for weights where a question needs them. Raises Refused with every finding."""
-    reading = read_source(checkpoint, request, read, findings, headers_only=headers_only)
+def make_plan(
+    checkpoint: Checkpoint, request: Request, read: Read, findings: Findings, *, headers_only: bool = False, reading: Reading | None = None
+) -> Plan:
+    """The plan. `read` is used for scale-like tensors, and for weights where a question needs them. Raises Refused with every finding.
+
+    reading: of this checkpoint with the same options, where several targets share one; what it found is in `findings` already.
+    """
+    states = snapshot(checkpoint.weights)
+    if reading is None:
+        reading = read_source(checkpoint, request, read, findings, headers_only=headers_only)
     if not reading.layers and not findings.errors:
         findings.error(
             "nothing-quantized",
@@ -83,6 +91,7 @@ def make_plan(checkpoint: Checkpoint, request: Request, read: Read, findings: Fi
         families=tuple(sorted({x.family for x in reading.layers})),
         fingerprint="",
         totals=totals,
+        states=states,
     )
     return replace(result, fingerprint=fingerprint(result))
 

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any, Literal
 
 from humming_convert.checkpoint.folder import Checkpoint
+from humming_convert.checkpoint.reading import FileState
 from humming_convert.checkpoint.tensors import DTYPES
 from humming_convert.findings import Finding
 from humming_convert.formats.source import ReadOptions
@@ -130,7 +131,10 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What will be written. `families`: of the source, sorted. `fingerprint`: digest of all that shapes the bytes."""
+    """What will be written. `families`: of the source, sorted. `fingerprint`: digest of all that shapes the bytes.
+
+    `states`: the source's weight files as they were before the first of them was read for this plan.
+    """
 
     source: Checkpoint
     request: Request
@@ -142,6 +146,7 @@ class Plan:
     families: tuple[str, ...]
     fingerprint: str
     totals: Mapping[str, Any]
+    states: tuple[FileState, ...] = ()
 
     def of_rank(self, rank: int) -> tuple[PlannedLayer, ...]:
         """The layers of one rank."""

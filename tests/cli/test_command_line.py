@@ -155,7 +155,7 @@ def test_an_interrupt_leaves_a_folder_that_goes_on(model: Path, tmp_path: Path, 
     command = [sys.executable, "-c", slow, str(model), "--target", "sm90", "--act", "bf16", "--out", str(tmp_path / "out"), "-q"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stdout is not None
-    assert running.stdout.readline() == "writing\n"
+    assert "writing" in running.stdout.readline()  # two workers may print at once
     time.sleep(0.1)
     running.send_signal(sent)
     _, error = running.communicate(timeout=60)

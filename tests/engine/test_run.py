@@ -12,7 +12,8 @@ import pytest
 
 from humming_convert import Refused, api
 from humming_convert.engine import folder as folders
-from humming_convert.engine import output, run
+from humming_convert.engine import jobs, output, prepare, run
+from humming_convert.plan.types import Plan, PlannedLayer
 from tests.samples import sample
 from tests.whole import assert_whole, manifest_of
 
@@ -36,8 +37,8 @@ def test_a_run_leaves_one_whole_folder(model: Path, tmp_path: Path) -> None:
 def test_the_bytes_do_not_depend_on_the_workers(model: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     plan = api.plan(model, shard_size="40KB", **options)
     assert len(plan.files) > 3
-    for jobs in (1, 3):
-        api.convert(plan, out=tmp_path / str(jobs), jobs=jobs)
+    for workers in (1, 3):
+        api.convert(plan, out=tmp_path / str(workers), jobs=workers)
     assert content(tmp_path / "1") == content(tmp_path / "3")
 
 
@@ -84,63 +85,97 @@ class Stop(Exception):
     """What a test throws into a run."""
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, files: int, error: BaseException) -> None:
-    """The run fails when `files` files are finished."""
-    finished = []
-    real = run._write_file
+def stop_after(monkeypatch: pytest.MonkeyPatch, items: int, error: BaseException) -> None:
+    """The run fails when `items` layers and plain tensors are written, each journalled as it is."""
+    written: list[str] = []
+    real = jobs._write_item
 
-    def write(*args: Any) -> Any:
-        if len(finished) == files:
+    def write(item: Any, *args: Any) -> None:
+        if len(written) == items:
             raise error
-        out = real(*args)
-        finished.append(out)
-        return out
+        real(item, *args)
+        written.append("")
 
-    monkeypatch.setattr(run, "_write_file", write)
+    monkeypatch.setattr(jobs, "PIECE", 1)
+    monkeypatch.setattr(jobs, "_write_item", write)
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what is written from now on."""
+    written: list[str] = []
+    real = jobs._write_item
+
+    def write(item: Any, *args: Any) -> None:
+        written.append(item.key if isinstance(item, PlannedLayer) else item.output.name)
+        real(item, *args)
+
+    monkeypatch.setattr(jobs, "_write_item", write)
+    return written
+
+
+def items_of(plan: Plan) -> int:
+    return len(plan.layers) + len(plan.plain)
+
+
+@pytest.mark.parametrize("shard_size", ["40KB", "5GB"])
+@pytest.mark.parametrize("jobs_", [1, 2])
 def test_an_interrupted_run_goes_on_where_it_stopped_and_makes_the_same_bytes(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_size: str, jobs_: int
 ) -> None:
-    plan = api.plan(model, target="sm90", act="bf16", shard_size="40KB")
+    plan = api.plan(model, target="sm90", act="bf16", shard_size=shard_size)
     api.convert(plan, out=tmp_path / "whole")
     with monkeypatch.context() as patched:
-        stop_after(patched, 2, Stop())
+        stop_after(patched, 5, Stop())
         with pytest.raises(Stop):
-            api.convert(plan, out=tmp_path / "out", jobs=1)
+            api.convert(plan, out=tmp_path / "out", jobs=jobs_)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "out.partial" / "humming_manifest.json").exists()
-    written: list[str] = []
-    real = run._write_file
-
-    def count(file: Any, *rest: Any) -> Any:
-        written.append(file.name)
-        return real(file, *rest)
-
-    monkeypatch.setattr(run, "_write_file", count)
-    api.convert(plan, out=tmp_path / "out", jobs=1)
-    assert len(written) == len(plan.files) - 2
+    written = counted(monkeypatch)
+    api.convert(plan, out=tmp_path / "out", jobs=jobs_)
+    assert len(written) == items_of(plan) - 5
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
-def test_a_finished_file_that_was_damaged_is_written_again(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = api.plan(model, target="sm90", act="bf16", shard_size="40KB")
+@pytest.mark.parametrize("shard_size", ["40KB", "5GB"])
+def test_finished_bytes_that_were_damaged_are_written_again(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_size: str
+) -> None:
+    plan = api.plan(model, target="sm90", act="bf16", shard_size=shard_size)
     api.convert(plan, out=tmp_path / "whole")
     with monkeypatch.context() as patched:
-        stop_after(patched, 2, Stop())
+        stop_after(patched, 3, Stop())
         with pytest.raises(Stop):
             api.convert(plan, out=tmp_path / "out", jobs=1)
-    first = json.loads((tmp_path / "out.partial" / ".humming-convert.journal").read_text().splitlines()[1])["file"]
-    raw = bytearray((tmp_path / "out.partial" / first).read_bytes())
-    raw[-1] ^= 1
-    (tmp_path / "out.partial" / first).write_bytes(raw)
+    line = json.loads((tmp_path / "out.partial" / ".humming-convert.journal").read_text().splitlines()[1])
+    with open(tmp_path / "out.partial" / line["file"], "r+b") as f:
+        f.seek(line["upto"] - 1)
+        last = f.read(1)[0]
+        f.seek(line["upto"] - 1)
+        f.write(bytes([last ^ 1]))
+    written = counted(monkeypatch)
     api.convert(plan, out=tmp_path / "out")
+    assert len(written) > items_of(plan) - 3
     assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_a_source_that_was_touched_between_two_tries_is_read_from_the_beginning(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        stop_after(patched, 5, Stop())
+        with pytest.raises(Stop):
+            api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out", jobs=1)
+    os.utime(model / "model.safetensors", ns=(1, 1))
+    plan = api.plan(model, target="sm90", act="bf16")
+    written = counted(monkeypatch)
+    api.convert(plan, out=tmp_path / "out")
+    assert len(written) == items_of(plan)
+    assert_whole(tmp_path / "out")
 
 
 def test_another_request_does_not_go_on_in_an_unfinished_folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        stop_after(patched, 1, Stop())
+        stop_after(patched, 3, Stop())
         with pytest.raises(Stop):
             api.convert(api.plan(model, target="sm90", act="bf16", shard_size="40KB"), out=tmp_path / "out", jobs=1)
     other = api.plan(model, target="sm90", act="fp8", shard_size="40KB")
@@ -175,9 +210,9 @@ def test_a_failing_disk_is_an_error_and_the_run_goes_on_later(
 
 
 def test_a_disk_that_is_too_small_is_told_before_the_start(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = run.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(run.shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(run.NoSpace, match="1,000 bytes free"):
+    usage = prepare.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(prepare.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(prepare.NoSpace, match="1,000 bytes free"):
         api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["models"]
 
@@ -186,17 +221,22 @@ def test_a_source_that_changes_under_the_run_ends_it(model: Path, tmp_path: Path
     from humming_convert.checkpoint import SourceChanged
 
     plan = api.plan(model, target="sm90", act="bf16")
-    real = run._write_files
+    real = run._write
 
     def write(*args: Any) -> Any:
         out = real(*args)
         os.utime(model / "model.safetensors", ns=(1, 1))
         return out
 
-    monkeypatch.setattr(run, "_write_files", write)
+    monkeypatch.setattr(run, "_write", write)
     with pytest.raises(SourceChanged):
         api.convert(plan, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    monkeypatch.undo()
+    written = counted(monkeypatch)  # nothing that was read of it is believed
+    plan = api.plan(model, target="sm90", act="bf16")
+    api.convert(plan, out=tmp_path / "out")
+    assert len(written) == items_of(plan)
 
 
 def test_two_runs_into_one_folder_do_not_meet(model: Path, tmp_path: Path) -> None:
@@ -231,7 +271,55 @@ def test_a_packed_word_that_does_not_reach_the_file_fails_the_proof(model: Path,
     monkeypatch.setattr(output, "read_into", flip)
     with pytest.raises(ProofFailed, match="code at n="):
         api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["models"]
+
+
+def test_a_run_that_died_between_its_last_byte_and_the_rename_is_only_published(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = api.plan(model, target="sm90", act="bf16")
+    with monkeypatch.context() as patched:
+        patched.setattr(folders.os, "rename", fail_for("out.partial", folders.os.rename))
+        with pytest.raises(Stop):
+            api.convert(plan, out=tmp_path / "out")
+    written = counted(monkeypatch)
+    api.convert(plan, out=tmp_path / "out")
+    assert written == []
+    assert_whole(tmp_path / "out")
+
+
+def fail_for(name: str, real: Any) -> Any:
+    def call(first: Any, *rest: Any) -> Any:
+        if Path(first).name == name:
+            raise Stop
+        return real(first, *rest)
+
+    return call
+
+
+@pytest.mark.parametrize("one_step", [True, False])
+def test_overwriting_never_leaves_the_name_without_a_folder(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_step: bool
+) -> None:
+    """A run that dies right after old and new changed places leaves the new one, and the next removes the old."""
+    if not one_step:
+        monkeypatch.setattr(folders.ctypes, "CDLL", lambda *_, **__: object())
+    api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
+    plan = api.plan(model, target="sm90", act="fp8")
+    real = folders.exchange
+
+    def exchange(a: Path, b: Path) -> None:
+        real(a, b)
+        raise Stop
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folders, "exchange", exchange)
+        with pytest.raises(Stop):
+            api.convert(plan, out=tmp_path / "out", overwrite=True)
+    assert manifest_of(tmp_path / "out")["act"] == "fp8"
+    assert api.convert(plan, out=tmp_path / "out", overwrite=True).already_done
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["models", "out"]
+    assert_whole(tmp_path / "out")
 
 
 def test_a_refused_checkpoint_leaves_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""After the last weight: index, config, card, copied files, manifest; then the folder checks itself.
+
+In: a Plan, the results of its files.  Out: the manifest, with everything on disk.  Facts: architecture.md 6, 9.4, 9.6.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from humming_convert.checkpoint.reading import content_digest, source_digest
+from humming_convert.engine.folder import OURS, fsync_folder
+from humming_convert.engine.journal import FileDone
+from humming_convert.manifest.build import NAME as MANIFEST
+from humming_convert.manifest.build import build_manifest, rank_manifest
+from humming_convert.manifest.card import model_card
+from humming_convert.manifest.config_json import output_config
+from humming_convert.manifest.types import FileEntry
+from humming_convert.plan.types import Plan
+
+INDEX = "model.safetensors.index.json"
+Versions = tuple[Sequence[str], Sequence[str]]
+
+
+class CheckFailed(Exception):
+    """A proof or the self-check of the folder failed; `findings` names the tensor."""
+
+    def __init__(self, message: str, findings: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.findings = findings
+
+
+def finish(plan: Plan, partial: Path, done: Mapping[str, FileDone], known: Versions) -> dict[str, Any]:
+    """Everything beside the weights. known: of manifest.versions. Raises CheckFailed if a file is not what was written."""
+    listed = {t.name: t for x in plan.plain for t in (x.output,)}
+    if plan.request.standard:
+        listed |= {t.name: t for x in plan.layers for t in x.outputs.values()}
+    index = {
+        "metadata": {"total_size": sum(t.nbytes for t in listed.values())},
+        "weight_map": {name: listed[name].file for name in sorted(listed)},
+    }
+    _write_text(partial / INDEX, json.dumps(index, indent=2) + "\n")
+    _write_text(partial / "config.json", json.dumps(output_config(plan), indent=2, ensure_ascii=False) + "\n")
+    for name in plan.source.others:
+        shutil.copyfile(plan.source.folder / name, partial / name)
+        _sync(partial / name)
+    results = {key: r for f in done.values() for key, r in f.layers.items()}
+    measures = {name: m for f in done.values() for name, m in f.plain.items()}
+    _write_text(partial / "README.md", model_card(plan, results))
+    for stray in partial.iterdir():  # what an interrupted run with other file names could have left
+        if not (stray.name.startswith(OURS) or stray.name in _expected(plan)):
+            shutil.rmtree(stray) if stray.is_dir() and not stray.is_symlink() else stray.unlink()
+    entries = []
+    for path in sorted(p for p in partial.iterdir() if not p.name.startswith(OURS) and p.name != MANIFEST):
+        digest = done[path.name].digest if path.name in done else content_digest(path)
+        entries.append(FileEntry(name=path.name, bytes=path.stat().st_size, digest=digest))
+    _check_folder(plan, partial)
+    sources = _sources(plan)
+    several, late = len(plan.request.ranks) > 1, []
+    for number, rank in enumerate(plan.request.ranks if several else ()):
+        others = {t.file for p in plan.layers if p.rank != number for t in p.outputs.values()}
+        its_own = build_manifest(plan, results, measures, [e for e in entries if e.name not in others], sources, known, number)
+        path = partial / rank_manifest(rank)
+        _write_json(path, its_own)
+        late.append(FileEntry(name=path.name, bytes=path.stat().st_size, digest=content_digest(path)))
+    manifest = build_manifest(plan, results, measures, [*entries, *late], sources, known, None if several else 0)
+    _write_json(partial / MANIFEST, manifest)
+    fsync_folder(partial)
+    return manifest
+
+
+def _sources(plan: Plan) -> list[FileEntry]:
+    sources = [FileEntry(name=f.name, bytes=f.nbytes, digest=source_digest(f)) for f in plan.source.weights]
+    read = {f.name for f in plan.source.weights}
+    # weight files that no index names were looked at as well, and are told so that nobody looks for them in the output
+    strays = sorted(p.name for p in plan.source.folder.glob("*.safetensors") if p.name not in read and p.is_file())
+    for name in ("config.json", *strays):
+        path = plan.source.folder / name
+        sources.append(FileEntry(name=name, bytes=path.stat().st_size, digest=content_digest(path)))
+    return sources
+
+
+def _expected(plan: Plan) -> set[str]:
+    return {MANIFEST, INDEX, "config.json", "README.md", *plan.source.others, *(f.name for f in plan.files)}
+
+
+def _check_folder(plan: Plan, partial: Path) -> None:
+    """Headers and sizes as the plan has them, read again from the files."""
+    for f in plan.files:
+        path = partial / f.name
+        with open(path, "rb") as opened:
+            if opened.read(len(f.header)) != f.header or path.stat().st_size != f.nbytes:
+                raise CheckFailed(f"{f.name}: the header or the size on disk is not what was written")
+
+
+def _write_json(path: Path, manifest: dict[str, Any]) -> None:
+    _write_text(path, json.dumps(manifest, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,47 @@
+"""How a run is carried out: what shapes speed, memory and place, never the bytes. Facts: architecture.md 9.1."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`number` (from 1) of `of` parts of a split run."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """`2/16`. ValueError otherwise."""
+        m = re.fullmatch(r"(\d+)/(\d+)", text)
+        if m is None or not 1 <= int(m[1]) <= int(m[2]):
+            raise ValueError(f"{text} is not i/n with i from 1 to n, such as 2/16")
+        return cls(int(m[1]), int(m[2]))
+
+    @property
+    def label(self) -> str:
+        return f"{self.number}of{self.of}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """jobs: workers, None: all cores.  max_memory: private bytes of all workers.  io: how source files are read by the workers.
+
+    overwrite: replace a finished or foreign folder.  fresh: discard what an interrupted run left.
+    link_common: files that several targets share are hard links, where they cannot be shared by blocks.
+    part: of a split run, None: all of it.  address: of a Ray cluster, None: one on this machine.
+    """
+
+    jobs: int | None = None
+    max_memory: int | None = None
+    io: Literal["mmap", "read"] = "read"
+    overwrite: bool = False
+    fresh: bool = False
+    link_common: bool = False
+    engine: Literal["local", "ray"] = "local"
+    address: str | None = None
+    part: Part | None = None

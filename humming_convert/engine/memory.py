@@ -1,0 +1,122 @@
+"""How much private memory a run may use, and who of its workers uses it now.
+
+In: `--max-memory`, the plan, the machine's limits (cgroups v1 and v2).  Out: a Budget that workers take from before a layer.
+Facts: architecture.md 6; what a layer needs was measured on the passes and on the numpy reference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from humming_convert.plan.types import PlainTensor, PlannedLayer
+from humming_convert.proof.stream import streams
+from humming_convert.standard.expr import Stored, Weight
+
+ALLOWED = 400_000_000  # bytes beside the largest fused layer, all workers together
+WINDOWS = 8 << 20  # bytes of a worker's windows: source, packed words, what is read back
+REFERENCE = 12  # bytes a code of an expert that the numpy reference takes: codes, their copies, wide integers while packing
+MATRIX = 12  # bytes an element of a matrix that is dequantized: codes while they are unpacked, the result, what is read back
+SMALL = 6  # copies of scales and zero points while they are arranged: source, wide floats, packed, read back
+SHARE = 0.8  # of a cgroup's limit: its page cache and other processes want some
+
+__all__ = ["Budget", "allowed", "limit_of_cgroup", "need", "private_bytes"]
+
+
+def need(item: PlannedLayer | PlainTensor) -> int:
+    """Private bytes that writing one item takes at most, about."""
+    if isinstance(item, PlainTensor):
+        if isinstance(item.expr, Stored):
+            return WINDOWS
+        count = 1
+        for size in item.output.shape:
+            count *= size
+        return count * MATRIX
+    weight = item.layer.tensors["weight"]
+    assert isinstance(weight, Weight)
+    small = sum(v.nbytes for role, e in item.layer.tensors.items() if role != "weight" for v in {v.name: v for v in e.reads()}.values())
+    small += sum(t.nbytes for role, t in item.outputs.items() if role != "weight")
+    if item.recipe is not None and streams(item.recipe, weight):
+        # a window of a packing whose rows are long needs the whole part (proof/stream.py)
+        return WINDOWS + SMALL * small + sum(b.n * b.k * b.bits // 8 for _, b in weight.of_expert(0))
+    return SMALL * small + weight.n * weight.k * REFERENCE
+
+
+def fused_bytes(item: PlannedLayer | PlainTensor) -> int:
+    return sum(t.nbytes for t in item.outputs.values()) if isinstance(item, PlannedLayer) else item.output.nbytes
+
+
+def allowed(items: list[PlannedLayer | PlainTensor], asked: int | None, limit: int | None, base: int) -> int:
+    """Bytes that workers may take together. asked: `--max-memory`; limit: of the cgroup; base: what the process has already."""
+    most = asked if asked is not None else ALLOWED + max(map(fused_bytes, items), default=0)
+    if limit is not None:
+        most = min(most, int(limit * SHARE))
+    return max(most - base, 0)
+
+
+class Budget:
+    """Bytes shared by the workers. Who asks for more than there is gets it when nobody else has any."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.used = total, 0
+        self._condition = threading.Condition()
+
+    @contextlib.contextmanager
+    def take(self, nbytes: int, check: Callable[[], None]) -> Iterator[None]:
+        """Waits until there is enough; `check` is called meanwhile and may raise."""
+        with self._condition:
+            while self.used and self.used + nbytes > self.total:
+                check()
+                self._condition.wait(0.1)
+            self.used += nbytes
+        try:
+            yield
+        finally:
+            with self._condition:
+                self.used -= nbytes
+                self._condition.notify_all()
+
+
+# ------------------------------------------------------------------ the machine
+V1_UNLIMITED = 1 << 60  # version 1 writes a number near 2^63 where there is no limit
+
+
+def limit_of_cgroup(proc: Path = Path("/proc/self"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """The least limit on memory of the cgroups that this process is in; None if there is none or it cannot be read."""
+    found: list[int] = []
+    try:
+        lines = (proc / "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2
+            found += _limits(root, path, "memory.max")
+        elif "memory" in controllers.split(","):
+            found += _limits(root / "memory", path, "memory.limit_in_bytes")
+    return min(found, default=None)
+
+
+def _limits(root: Path, path: str, name: str) -> Iterator[int]:
+    """Of a cgroup and all above it. In a container the path may be the host's and lead nowhere: then the root is the container's own."""
+    here = root / path.strip("/")
+    while True:
+        with contextlib.suppress(OSError, ValueError):
+            text = (here / name).read_text().strip()
+            if text != "max" and int(text) < V1_UNLIMITED:
+                yield int(text)
+        if here == root or root not in here.parents:
+            return
+        here = here.parent
+
+
+def private_bytes(proc: Path = Path("/proc/self")) -> int:
+    """Private memory of this process; 0 where the system does not tell."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for line in (proc / "smaps_rollup").read_text().splitlines():
+            if line.startswith(("Private_Clean", "Private_Dirty")):
+                total += int(line.split()[1]) * 1024
+    return total

@@ -1,0 +1,102 @@
+"""Joining the parts of a split run: all are there, then the folder is finished and published, the same bytes as one run makes.
+
+In: `<out>.partial` with the journals of its parts and a record of what they make.  Out: a Result.  Facts: architecture.md 6, 9.1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from humming_convert.checkpoint import open_checkpoint
+from humming_convert.checkpoint.reading import reader
+from humming_convert.engine.finish import CheckFailed, finish
+from humming_convert.engine.folder import OURS, Occupied, partial_of, workspace
+from humming_convert.engine.how import Part
+from humming_convert.engine.jobs import jobs_of, share
+from humming_convert.engine.journal import Journal
+from humming_convert.engine.prepare import already_done, is_whole
+from humming_convert.engine.result import Result, layers_of
+from humming_convert.findings import Findings, Refused
+from humming_convert.manifest.read import read_manifest
+from humming_convert.manifest.versions import versions
+from humming_convert.plan.build import make_plan
+from humming_convert.plan.fingerprint import options_of, request_of
+from humming_convert.plan.types import Plan
+
+RECORD = OURS + "split"
+
+
+class PartsMissing(Exception):
+    """A part of a split run is not finished yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the parts make: the source's folder, the options that shape bytes, the number of parts."""
+
+    source: Path
+    options: Mapping[str, Any]
+    parts: int
+
+
+def recorded(out: Path) -> Record | None:
+    """The record that the parts left; None if there is none."""
+    try:
+        found = json.loads((partial_of(out) / RECORD).read_text())
+        return Record(Path(found["source"]), found["options"], int(found["parts"]))
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_record(plan: Plan, partial: Path, part: Part) -> None:
+    """Every part writes the same."""
+    source = str(plan.source.folder.resolve())
+    text = json.dumps({"source": source, "options": options_of(plan.request), "parts": part.of}, sort_keys=True)
+    fresh = partial / f"{RECORD}-{part.label}.new"
+    fresh.write_text(text)
+    os.replace(fresh, partial / RECORD)
+
+
+def merge_parts(out: Path, record: Record, source: Path | None, *, overwrite: bool) -> Result:
+    """Finishes and publishes. PartsMissing with what is missing; Occupied if the source is not the one the parts were made from."""
+    findings = Findings()
+    checkpoint = open_checkpoint(source or record.source, findings)
+    if checkpoint is None:
+        raise Refused(findings)
+    plan = make_plan(checkpoint, request_of(record.options), reader("mmap"), findings)
+    if (manifest := already_done(plan, out, overwrite)) is not None:
+        return Result(out=out, plan=plan, manifest=manifest, layers=layers_of(out, manifest), already_done=True)
+    with workspace(out) as space:
+        if is_whole(plan, space.partial):
+            space.publish(overwrite=overwrite)
+            manifest = read_manifest(out)
+            return Result(out=out, plan=plan, manifest=manifest, layers=layers_of(out, manifest))
+        journal = Journal(space.partial, plan)
+        if journal.others:
+            raise Occupied(f"{space.partial} holds parts of something else: {'; '.join(journal.others)}")
+        _check_parts(plan, space.partial, journal, record.parts)
+        try:
+            manifest = finish(plan, space.partial, journal.done, versions(plan, reader("mmap")))
+        except CheckFailed:
+            space.discard()
+            raise
+        space.publish(overwrite=overwrite)
+    return Result(out=out, plan=plan, manifest=manifest, layers=layers_of(out, manifest))
+
+
+def _check_parts(plan: Plan, partial: Path, journal: Journal, parts: int) -> None:
+    """Each part proved its bytes and brought them to the disk before it noted them; what is left to see is that none is missing."""
+    missing = []
+    for number in range(1, parts + 1):
+        jobs = share(jobs_of(plan, partial), number, parts)
+        whole = [j for j in jobs if (d := journal.done.get(j.file.name)) is not None and d.upto == j.file.nbytes and j.path.exists()]
+        if len(whole) < len(jobs):
+            missing.append(f"{number}/{parts} ({len(jobs) - len(whole)} of {len(jobs)} files missing)")
+    if missing:
+        said = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise PartsMissing(f"not finished: --split {said}; run these parts, or convert without --split to write what is missing")

@@ -1,0 +1,110 @@
+"""Before the first byte: is the output there already, is the partial folder ours, is there room, how far did an earlier run come.
+
+In: a Plan and a Workspace.  Out: a Journal that is on disk; Occupied or NoSpace with nothing changed.  Facts: architecture.md 6, 9.3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from humming_convert.checkpoint.reading import content_digest
+from humming_convert.engine.folder import OURS, LockHeld, Occupied, Workspace, partial_of, workspace
+from humming_convert.engine.how import How
+from humming_convert.engine.jobs import FileJob
+from humming_convert.engine.journal import Journal, differences, fields
+from humming_convert.manifest.build import NAME as MANIFEST
+from humming_convert.plan.types import Plan
+
+SLACK = 64 << 20  # bytes asked for beside the weights: configs, tokenizer, manifest
+
+
+class NoSpace(Exception):
+    """The output does not fit on its disk."""
+
+
+def already_done(plan: Plan, out: Path, overwrite: bool) -> dict[str, Any] | None:
+    """The manifest of a whole `out` of the same fingerprint; None if there is no `out`, or it is to be replaced. Occupied otherwise."""
+    if not out.exists() and not out.is_symlink():
+        return None
+    manifest = _manifest(out)
+    if manifest.get("fingerprint") == plan.fingerprint:
+        if overwrite and partial_of(out).exists():
+            _discard_replaced(out)
+        return manifest
+    if overwrite:
+        return None
+    if not manifest:
+        raise Occupied(f"{out} exists and is no output of this tool; choose another --out, or --overwrite replaces it")
+    old = {"tool": manifest.get("tool", {}).get("version"), **{f"options.{k}": v for k, v in manifest.get("options", {}).items()}}
+    new = {k: v for k, v in fields(plan).items() if k in old or k.startswith("options.") or k == "tool"}
+    changed = differences(old, new) or ["the source"]
+    raise Occupied(f"{out} was made from something else: {'; '.join(changed)}. Choose another --out, or --overwrite replaces it")
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """{} where there is none that can be read."""
+    with contextlib.suppress(OSError, ValueError):
+        document = json.loads((folder / MANIFEST).read_text())
+        return document if isinstance(document, dict) else {}
+    return {}
+
+
+def _discard_replaced(out: Path) -> None:
+    """A run with --overwrite that died between changing places and removing what was there left it as the partial folder."""
+    with contextlib.suppress(LockHeld), workspace(out) as space:
+        space.discard()
+
+
+def is_whole(plan: Plan, partial: Path) -> bool:
+    """Whether a partial folder lacks nothing but its publication: a run can die after its last byte and before the rename."""
+    manifest = _manifest(partial)
+    if manifest.get("fingerprint") != plan.fingerprint:
+        return False
+    listed = {f["name"]: f for f in manifest["files"]}
+    if set(listed) | {MANIFEST} != {p.name for p in partial.iterdir() if not p.name.startswith(OURS)}:
+        return False
+    return all((partial / n).stat().st_size == f["bytes"] and content_digest(partial / n) == f["digest"] for n, f in listed.items())
+
+
+def prepare(plan: Plan, space: Workspace, jobs: list[FileJob], how: How, state: dict[str, Any]) -> Journal:
+    """The journal of this run, begun. jobs: those that this run has to do."""
+    part = how.part.label if how.part is not None else ""
+    journal = Journal(space.partial, plan, part, state)
+    foreign = [p for p in space.partial.iterdir() if not p.name.startswith(OURS)]
+    # a run that dies between removing its journal and the rename leaves a manifest of its fingerprint
+    ours = journal.found or _manifest(space.partial).get("fingerprint") == plan.fingerprint
+    if part and how.fresh:
+        journal.done = {}
+    elif not part and (how.fresh or (ours and not journal.done and not journal.others)):
+        for path in foreign:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        journal.remove()
+        journal = Journal(space.partial, plan, part, state)
+    elif journal.others:
+        raise Occupied(f"{space.partial} is an unfinished run of something else: {'; '.join(journal.others)}. --fresh discards it")
+    elif not ours and foreign and not part:
+        raise Occupied(f"{space.partial} exists and is not ours ({foreign[0].name}); remove it, or --fresh discards it")
+    _check_space(space, jobs)
+    journal.begin()
+    return journal
+
+
+def _check_space(space: Workspace, jobs: list[FileJob]) -> None:
+    # an interrupted run's files are sized already; what they hold of the disk is not needed again
+    needed = SLACK
+    for job in jobs:
+        held = job.path.stat().st_blocks * 512 if job.path.exists() else 0
+        needed += max(job.file.nbytes - held, 0)
+    free = shutil.disk_usage(space.partial).free
+    if free < needed:
+        raise NoSpace(f"{space.out.parent} has {free:,} bytes free, {needed:,} are needed; free some space or choose another --out")
+
+
+def remove_if_new(partial: Path) -> None:
+    """Takes away a partial folder that holds nothing but our lock."""
+    if all(p.name.startswith(f"{OURS}lock") for p in partial.iterdir()):
+        shutil.rmtree(partial)

@@ -1,0 +1,56 @@
+"""What a finished run says. Facts: architecture.md 9.1 (--json), 9.8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from humming_convert.manifest.read import full_manifests
+from humming_convert.plan.types import Plan
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """A finished run. `manifest`: of the whole folder; `layers`: the entries of all ranks. `already_done`: the folder was there, whole, of
+    the same fingerprint.  `seconds`: by phase; read, pack, prove and write are those of all workers together, the others as they passed.
+    `part`: what a part of a split run did; then there is no manifest yet."""
+
+    out: Path
+    plan: Plan
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    layers: Sequence[Mapping[str, Any]] = ()
+    already_done: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+    part: Mapping[str, Any] | None = None
+
+    @property
+    def lossy_steps(self) -> list[str]:
+        return sorted({x["step"] for layer in self.layers for x in layer["lossy"]})
+
+    @property
+    def proof(self) -> str:
+        """`equal`, or the weakest word that a layer's proof uses."""
+        words = {w for layer in self.layers for w in (layer["proof"]["codes"], layer["proof"]["scales"])}
+        return "equal" if words <= {"equal"} else ", ".join(sorted(words))
+
+    def document(self) -> dict[str, Any]:
+        """What --json prints."""
+        return {
+            "status": "done",
+            "already_done": self.already_done,
+            "out": str(self.out),
+            "fingerprint": self.plan.fingerprint,
+            "layers": self.plan.totals["layers"],
+            "lossy_steps": self.lossy_steps,
+            "proof": self.proof,
+            "totals": dict(self.plan.totals),
+            "seconds": {k: round(v, 3) for k, v in self.seconds.items()},
+            **({"part": dict(self.part)} if self.part is not None else {}),
+            "findings": [f.as_dict() for f in self.plan.findings],
+        }
+
+
+def layers_of(out: Path, manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [layer for full in full_manifests(out, manifest) for layer in full["layers"]]
