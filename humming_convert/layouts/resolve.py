@@ -56,7 +56,7 @@ def merged(p: Pair, answers: Answers, entry: Entry, parts: int) -> tuple[Pair, M
         return p, "none"
     if p.kind == "tensor" or p.scale_2 == "tensor":
         if not asks_tensor_scales(p, entry, parts) or answers.get("tensor_scales_equal"):
-            return p, "equal"
+            return replace(p, bs="float32") if p.kind == "tensor" else p, "equal"
         if p.kind == "tensor":
             return replace(p, kind="channel", bs=p.c.name), "to_channel"
         if p.kind == "group":

@@ -18,7 +18,8 @@ def weight_form(schema: Mapping[str, Any], param_dtype: str) -> WeightForm:
     """`param_dtype`: BF16 or F16, the type of scales whose `bs_dtype` is null."""
     gw, gn = schema.get("weight_scale_group_size") or 0, schema.get("weight_scale_group_size_n") or 0
     kind: ScaleKind = schema.get("weight_scale_type") or ("block" if gn > 1 else "channel" if gw == 0 else "group")
-    dtype = "float32" if kind in ("block", "tensor") else schema.get("bs_dtype") or MODEL_DTYPES[param_dtype]
+    # tensor scales are stored as float32 whatever the name is; the layer class keeps the name, serving makes it float32 (layouts.md S0)
+    dtype = "float32" if kind == "block" else schema.get("bs_dtype") or MODEL_DTYPES[param_dtype]
     zero: Literal["none", "int", "fp"] = "none" if not schema.get("has_zero_point") else "fp" if schema.get("is_fp_zero_point") else "int"
     return WeightForm(
         number=unsigned(number(schema["b_dtype"])),

@@ -134,8 +134,9 @@ class Library:
         return self.torch.from_numpy(np.ascontiguousarray(x).copy()).cuda()
 
     def _stored(self, x: Any) -> Stored:
-        x = x.detach().contiguous().cpu()
-        return Stored(self.names.get(x.dtype, str(x.dtype)), tuple(x.shape), x.reshape(-1).view(self.torch.uint8).numpy().tobytes())
+        x = x.detach().cpu()
+        flat = self.torch.empty(x.numel(), dtype=x.dtype).copy_(x.reshape(-1))  # one number can have any stride and counts as contiguous
+        return Stored(self.names.get(x.dtype, str(x.dtype)), tuple(x.shape), flat.view(self.torch.uint8).numpy().tobytes())
 
     def _serve(self, case: dict[str, Any], tensors: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Entries `vllm` and `direct`: convert, two refusals, prepare and transform."""
