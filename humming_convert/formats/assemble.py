@@ -94,8 +94,9 @@ class Draft:
 
     # -------------------------------------------------------------- findings
     def _where(self, suffix: str | None) -> dict[str, Any]:
-        view = self.module.tensors.get(suffix) if suffix else None
         tensor = f"{self.module.name}.{suffix}" if suffix else None
+        # what is missing would stand beside the others of its module
+        view = self.module.tensors.get(suffix or "") or next(iter(self.module.tensors.values()), None)
         return {"layer": self.module.name, "tensor": tensor, "file": view.file.name if view else None}
 
     def error(self, code: str, message: str, suffix: str | None = None, **more: Any) -> None:
@@ -259,7 +260,11 @@ class Draft:
             return ScaleForm(kind="block", dtype="float32", n=rows, k=columns), scale
         out, g = expand_rows(scale, n, k, rows, columns)
         if g & -g < 16:
-            self.error("group-too-small", f"blocks of {columns} columns along K = {k} leave parts of {g & -g}; 16 is the least")
+            self.error(
+                "group-too-small",
+                f"blocks of {columns} columns along K = {k} leave parts of {g & -g}; 16 is the least",
+                advice="quantize again with blocks that divide K",
+            )
             return None
         return ScaleForm(kind="group", dtype="float32", k=g), out
 

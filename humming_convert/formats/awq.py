@@ -54,7 +54,12 @@ def prepare(source: Source, modules: Mapping[str, Sequence[Module]]) -> None:
     declared = read_config(source)
     source.shared["awq"] = declared
     if declared.format == "llm-awq" and not modules.get("awq-fast") and any(modules.values()):
-        source.findings.warning("awq-version-lies", f"version is llm-awq in {declared.file}, the tensors are not", file=declared.file)
+        source.findings.warning(
+            "awq-version-lies",
+            f"version is llm-awq in {declared.file}, the tensors are not",
+            file=declared.file,
+            advice="correct version in the config",
+        )
     check_neighbours(source, modules, declared, KINDS)
     for kind, found in modules.items():
         expected = VERSION_KINDS.get(declared.format)
@@ -65,6 +70,7 @@ def prepare(source: Source, modules: Mapping[str, Sequence[Module]]) -> None:
                 f"version is {declared.format} in {declared.file}, the shapes of {len(found)} modules are {kind}; the shapes are followed",
                 layer=found[0].name,
                 file=view.file.name,
+                advice="correct version in the config",
                 count=len(found),
             )
     if len(source.checkpoint.sections) > 1:
@@ -140,7 +146,12 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
     bits = mine.bits if mine.bits in widths else 4 if 4 in widths else min(widths)
     assert bits is not None
     if mine.bits is not None and mine.bits != bits:
-        d.warning("bits-lie", f"bits is {mine.bits} in {mine.file}, the shapes say {bits}; the shapes are taken", "qweight")
+        d.warning(
+            "bits-lie",
+            f"bits is {mine.bits} in {mine.file}, the shapes say {bits}; the shapes are taken",
+            "qweight",
+            advice="correct the config",
+        )
     if bits != 4 and (mine.producer is None or mine.producer < (7,)):
         d.error(
             "awq-width",
@@ -150,7 +161,12 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
         )
         return []
     if bits != 4:
-        source.findings.warning("unverified-variant", "AWQ codes other than 4 bits were read from their description only", file=mine.file)
+        source.findings.warning(
+            "unverified-variant",
+            "AWQ codes other than 4 bits were read from their description only",
+            file=mine.file,
+            advice="compare a few outputs with the source model",
+        )
     if bits == 4 and n % 8:
         d.bad_shape("qweight", "whole words of eight columns", f"N is {n}")
         return []
@@ -183,7 +199,12 @@ def _symmetric(d: Draft, mine: Declared, qzeros: TensorView | None, bits: int, n
     if (fields == 1 << (bits - 1)).all():
         return True
     if mine.sym:
-        d.warning("sym-lies", f"zero_point is false in {mine.file} but the zero points vary; the layer is read as asymmetric", "qzeros")
+        d.warning(
+            "sym-lies",
+            f"zero_point is false in {mine.file} but the zero points vary; the layer is read as asymmetric",
+            "qzeros",
+            advice="correct zero_point in the config",
+        )
     return False
 
 
@@ -245,7 +266,10 @@ def _gemv_group(d: Draft, mine: Declared, suffix: str, k: int, width: int, words
     group = candidates[0]
     if mine.group is not None and group != declared:
         d.warning(
-            "group-size-lies", f"group_size is {mine.group} in {mine.file}, the shape of {suffix} says {group}; the shape is taken", suffix
+            "group-size-lies",
+            f"group_size is {mine.group} in {mine.file}, the shape of {suffix} says {group}; the shape is taken",
+            suffix,
+            advice="correct group_size in the config",
         )
     channel = mine.group == -1 or (mine.group or 0) > k
     return groups_of(d.source, d.module, suffix, k, k // group, -1 if channel else group)
@@ -290,7 +314,10 @@ def read_gemv(source: Source, module: Module) -> list[StandardLayer]:
             sym = mine.sym is not False and bool((fields[:, : groups.count] == 8).all())
             if mine.sym and not sym:
                 d.warning(
-                    "sym-lies", f"zero_point is false in {mine.file} but the zero points vary; the layer is read as asymmetric", "qzeros"
+                    "sym-lies",
+                    f"zero_point is false in {mine.file} but the zero points vary; the layer is read as asymmetric",
+                    "qzeros",
+                    advice="correct zero_point in the config",
                 )
     zeros = None
     if not sym and qzeros is not None:
@@ -303,7 +330,13 @@ def read_gemv(source: Source, module: Module) -> list[StandardLayer]:
 def _padding(d: Draft, suffix: str, rest: np.ndarray) -> None:
     full = int(np.count_nonzero(rest))
     if full:
-        d.warning("awq-padding", f"{full} entries of {suffix} after the last group are not zero; they are left out", suffix, count=full)
+        d.warning(
+            "awq-padding",
+            f"{full} entries of {suffix} after the last group are not zero; they are left out",
+            suffix,
+            count=full,
+            advice="export the layer again",
+        )
 
 
 # ------------------------------------------------------------------ gemv_fast
@@ -351,7 +384,11 @@ def read_fast(source: Source, module: Module) -> list[StandardLayer]:
         return []
     if groups.count == scales.shape[0] != 8 * padded_words(groups.count, groups.stored or k):
         source.findings.warning(
-            "unverified-variant", "gemv_fast scales without padding were read from their description only", layer=module.name
+            "unverified-variant",
+            "gemv_fast scales without padding were read from their description only",
+            layer=module.name,
+            file=scales.file.name,
+            advice="compare a few outputs with the source model",
         )
     take_bias(d, n)
     d.leftovers()

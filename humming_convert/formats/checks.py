@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 RULES = (
     Rule(700, "scale-nonfinite", "every scale and bias is finite"),
-    Rule(701, "scale-not-positive", "scales of a whole matrix, and of activations, are finite, above 0 and at most 1e30"),
+    Rule(701, "scale-not-positive", "scales of a whole matrix, and of activations, lie between 1e-30 and 1e30"),
     Rule(702, "e8m0-nan", "no E8M0 byte is 255"),
     Rule(703, "scale-signed", "no 8-bit float scale has its sign bit set"),
     Rule(704, "weight-nan", "no FP8 weight is NaN or infinite"),
@@ -39,6 +39,7 @@ RULES = (
 
 BLOCK = 1 << 23  # elements looked at in one go
 LARGEST_FACTOR = 1e30  # formats.md 12 row 32
+SMALLEST_FACTOR = 1 / LARGEST_FACTOR  # some are divisors, whose reciprocal must be finite too
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def _finite(c: Check, read: Read) -> list[Seen]:
 
 def _positive(c: Check, read: Read) -> list[Seen]:
     values = np.asarray(read(c.view)).reshape(-1).astype(np.float64)
-    bad = ~(np.isfinite(values) & (values > 0) & (values <= LARGEST_FACTOR))
+    bad = ~(np.isfinite(values) & (values >= SMALLEST_FACTOR) & (values <= LARGEST_FACTOR))
     count = int(bad.sum())
     if not count:
         return []
@@ -98,7 +99,7 @@ def _positive(c: Check, read: Read) -> list[Seen]:
         Seen(
             "error",
             "scale-not-positive",
-            f"{leaf(c.view)} is {first:g}; it must be finite, above 0 and at most {LARGEST_FACTOR:g}",
+            f"{leaf(c.view)} is {first:g}; it must lie between {SMALLEST_FACTOR:g} and {LARGEST_FACTOR:g}",
             count,
             "re-export the layer",
         )

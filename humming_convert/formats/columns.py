@@ -90,6 +90,7 @@ def groups_of(source: Source, module: Module, suffix: str, k: int, count: int, d
         found.warning(
             "group-size-lies",
             f"group_size is {declared} in the config, the shape of {suffix} says {stored or 'one group'}; the shape is taken",
+            advice="correct group_size in the config",
             **at(module, suffix),
         )
     if stored == 0:
@@ -141,7 +142,10 @@ def column_groups(source: Source, module: Module, view: TensorView, groups: Grou
         return None
     if (g == 0).all():
         source.findings.warning(
-            "g-idx-zero", f"g_idx is 0 everywhere though there are {count} groups: an uninitialised buffer, taken as no act-order", **where
+            "g-idx-zero",
+            f"g_idx is 0 everywhere though there are {count} groups: an uninitialised buffer, taken as no act-order",
+            advice="compare a few outputs with the source model",
+            **where,
         )
         return None
     sizes = np.bincount(g, minlength=count)

@@ -35,6 +35,7 @@ RULES = (
 PLANAR_ONLY = (5, 6, 7)  # widths that exist in split planes alone, whatever the label (formats.md 2.4)
 EMBEDDINGS = ("embed_tokens", "embeddings", "word_embeddings", "wte", "tok_embeddings")
 KINDS = ("gptq", "marlin")
+COMPARE = "compare a few outputs with the source model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +198,12 @@ def _measure(
         )
         return None
     if mine.bits is not None and mine.bits != bits:
-        d.warning("bits-lie", f"bits is {mine.bits} in {mine.file}, the shapes say {bits}; the shapes are taken", "qweight")
+        d.warning(
+            "bits-lie",
+            f"bits is {mine.bits} in {mine.file}, the shapes say {bits}; the shapes are taken",
+            "qweight",
+            advice="correct the config",
+        )
     k = rows * 32 // bits if k is None else k
     if k * bits % 32:
         d.error(
@@ -225,7 +231,7 @@ def _symmetry(source: Source, mine: Declared, study: Study) -> None:
     """D4: constant zero words are symmetric unless the config says otherwise; others are asymmetric whatever it says."""
     d, m, view = study.draft, study.measured, study.qzeros
     if view is None:
-        d.warning("zeros-empty", "qzeros are missing; the layer is declared symmetric and read so", "qzeros")
+        d.warning("zeros-empty", "qzeros are missing; the layer is declared symmetric and read so", "qzeros", advice=COMPARE)
         return
     kind = census(source.read(view), m.bits, m.n, m.planar)
     study.kind = kind
@@ -245,14 +251,24 @@ def _symmetry(source: Source, mine: Declared, study: Study) -> None:
         study.sym = True
     elif kind == "damaged":
         study.sym = True
-        d.warning("zeros-damaged", "3-bit zero words of an old faulty conversion; constant, so the layer is symmetric", "qzeros")
+        d.warning(
+            "zeros-damaged",
+            "3-bit zero words of an old faulty conversion; constant, so the layer is symmetric",
+            "qzeros",
+            advice="export again with GPTQModel 7.7 or later",
+        )
     elif kind == "zero" and mine.sym:
         study.sym = True
-        d.warning("zeros-empty", "qzeros are all zero; the layer is declared symmetric and read so", "qzeros")
+        d.warning("zeros-empty", "qzeros are all zero; the layer is declared symmetric and read so", "qzeros", advice=COMPARE)
     else:
         study.sym = False
         if mine.sym:
-            d.warning("sym-lies", f"sym is true in {mine.file} but the zero points vary; the layer is read as asymmetric", "qzeros")
+            d.warning(
+                "sym-lies",
+                f"sym is true in {mine.file} but the zero points vary; the layer is read as asymmetric",
+                "qzeros",
+                advice="correct sym in the config",
+            )
 
 
 def _mixed_constants(source: Source, studied: Studied) -> None:
@@ -263,6 +279,7 @@ def _mixed_constants(source: Source, studied: Studied) -> None:
         source.findings.warning(
             "zeros-mixed",
             f"symmetric layers store v1 ({len(kinds['v1'])}) and v2 ({len(kinds['v2'])}) constants; both mean the same",
+            advice="nothing is wrong in the output; the file was put together from two exports",
             count=len(few),
             **at(few[0].draft.module, "qzeros"),
         )
@@ -295,6 +312,7 @@ def _zero_point(source: Source, studied: Studied, study: Study) -> Expr | None:
                 f"{full} stored zero points of {(1 << m.bits) - 1} in a v1 file were read by the {undo[:-1]} rule ({why})",
                 "qzeros",
                 count=full,
+                advice="if that is not its writer, --gptq-wrap decides by hand",
             )
         if undo == "words":
             words = apply("zeros_plus_words", words, params=(m.bits,), shape=view.shape)

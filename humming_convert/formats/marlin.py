@@ -54,7 +54,10 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
     if groups is None:
         return []
     source.findings.warning(
-        "marlin-deprecated", "Marlin tiles are a deprecated format; they are read, newer tools refuse them", file=qweight.file.name
+        "marlin-deprecated",
+        "Marlin tiles are a deprecated format; they are read, newer tools refuse them",
+        file=qweight.file.name,
+        advice="keep the checkpoint it was made from",
     )
     take_bias(d, n)
     d.leftovers()

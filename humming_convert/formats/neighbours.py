@@ -34,7 +34,10 @@ def check_neighbours(source: Source, modules: Mapping[str, Sequence[Module]], de
     _listed_plain(source, declared, {m.name for m in quantized})
     if source.method == "auto-round":
         source.findings.warning(
-            "unverified-variant", "auto-round exports were read from their description only; no real file was at hand", file=declared.file
+            "unverified-variant",
+            "auto-round exports were read from their description only; no real file was at hand",
+            file=declared.file,
+            advice="compare a few outputs with the source model",
         )
 
 
@@ -48,6 +51,7 @@ def _other_kinds(source: Source, modules: Mapping[str, Sequence[Module]], own: S
                 f"the config says {source.method or 'nothing'}, {len(found)} modules hold {kind} tensors (the first: {first.name}); the tensors are followed",
                 layer=first.name,
                 file=view.file.name,
+                advice="use the config.json that belongs to these weights",
                 count=len(found),
             )
 
@@ -93,6 +97,7 @@ def _excluded(source: Source, declared: Declared, quantized: Sequence[Module]) -
             f"the {by} of {declared.file} leaves out modules whose tensors are packed (the first: {modules[0].name}); they are read as quantized",
             layer=modules[0].name,
             file=next(iter(modules[0].tensors.values())).file.name,
+            advice="correct the list, or remove the entry",
             count=len(modules),
         )
 
@@ -114,6 +119,7 @@ def _listed_plain(source: Source, declared: Declared, quantized: set[str]) -> No
             f"the `dynamic` key {pattern!r} of {declared.file} names modules as quantized that are plain matrices (the first: {heads[0]}); they are passed through",
             layer=heads[0],
             file=declared.file,
+            advice="correct the pattern",
             count=len(heads),
         )
 
@@ -135,7 +141,9 @@ def check_sections(source: Source, declared: Declared, widths: Sequence[tuple[st
         text = f"{key} is {found.a} in {found.place_a} and {found.b} in {found.place_b}"
         file = found.place_b.split(":")[0]
         if proved:
-            source.findings.warning("config-contradiction", f"{text}; the tensors prove the first", file=file)
+            source.findings.warning(
+                "config-contradiction", f"{text}; the tensors prove the first", file=file, advice=f"correct or remove {file}"
+            )
         else:
             source.findings.error(
                 "config-contradiction",

@@ -65,13 +65,19 @@ def input_keys(given: InputForm | None) -> Keys:
 
 
 def units(family: Family, layers: Sequence[PlannedLayer], plain: Iterable[str]) -> list[Unit]:
-    """Quantized units in the order of the layers, then the plain ones. `plain`: names of unquantized modules (linear or experts)."""
+    """Quantized units in the order of the layers, then the plain ones. `plain`: names of unquantized modules (linear or experts).
+
+    Where layers of one unit differ, which vLLM cannot load, each is a unit before it: the section must be true of them all the same.
+    """
     quantized: dict[str, Keys] = {}
+    mixed: dict[str, dict[str, Keys]] = {}
     leaves: dict[str, dict[str, None]] = {}
     names: dict[str, str | None] = {}
     for p in layers:
         source = fused_name(family, p.layer.name)
-        quantized.setdefault(source, form_keys(p.layer.form))
+        own = form_keys(p.layer.form)
+        quantized.setdefault(source, own)
+        mixed.setdefault(source, {})[p.layer.name] = own
         names.setdefault(source, p.vllm)
         for part in p.layer.parts:
             leaves.setdefault(source, {})[part.rpartition(".")[2]] = None
@@ -82,8 +88,14 @@ def units(family: Family, layers: Sequence[PlannedLayer], plain: Iterable[str]) 
             kept[source] = None
             leaves.setdefault(source, {})[module.rpartition(".")[2]] = None
             names.setdefault(source, renamed(family, source))
-    every = [*((s, k) for s, k in quantized.items()), *((s, None) for s in kept)]
-    return [Unit(s, _spellings(family, s, names[s], keys is None), tuple(leaves[s]), keys) for s, keys in every]
+    out: list[Unit] = []
+    for s, keys in [*quantized.items(), *((s, None) for s in kept)]:
+        apart = {name: k for name, k in mixed.get(s, {}).items() if name != s}
+        if any(k != keys for k in apart.values()):
+            out += [Unit(name, _spellings(family, name, renamed(family, name), False), (), k) for name, k in apart.items()]
+            leaves[s] = {}  # its pattern is for the fused name alone
+        out.append(Unit(s, _spellings(family, s, names[s], keys is None), tuple(leaves[s]), keys))
+    return out
 
 
 def _spellings(family: Family, source: str, vllm: str | None, plain: bool) -> tuple[str, ...]:

@@ -65,11 +65,11 @@ def check_model(checkpoint: Checkpoint, family: Family, layers: Sequence[Standar
     modules = {part for layer in layers for part in layer.parts} | {layer.name for layer in layers} | floats
     quantized = {part for layer in layers for part in layer.parts}
     if family.known:
-        _check_blocks(family, checkpoint.text_config, modules, quantized, findings)
+        _check_blocks(checkpoint, family, modules, quantized, findings)
         _check_depth(checkpoint.text_config, modules, findings)
     _check_experts(checkpoint, family, layers, modules, findings)
     _check_shapes(checkpoint, family, shapes, findings)
-    _check_fused_shapes(family, layers, findings)
+    _check_fused_shapes(checkpoint, family, layers, findings)
     _check_stacks(checkpoint, family, layers, findings)
 
 
@@ -84,11 +84,12 @@ def _check_stacks(checkpoint: Checkpoint, family: Family, layers: Sequence[Stand
                 f"{layer.name} has {layer.experts} matrices in one tensor, want one",
                 layer=layer.name,
                 tensor=_tensor(checkpoint, layer.name),
+                file=_file(checkpoint, layer.name),
                 advice="export the layer again with a matrix of two dimensions",
             )
 
 
-def _check_blocks(family: Family, config: Mapping[str, Any], modules: set[str], quantized: set[str], findings: Findings) -> None:
+def _check_blocks(checkpoint: Checkpoint, family: Family, modules: set[str], quantized: set[str], findings: Findings) -> None:
     """A block with a quantized projection has all of them."""
     blocks: dict[str, set[str]] = defaultdict(set)
     for module in modules:
@@ -96,7 +97,7 @@ def _check_blocks(family: Family, config: Mapping[str, Any], modules: set[str], 
         if expert_of(module) is None and not _VISION.search(module):
             blocks[parent].add(leaf)
     touched = {m.rpartition(".")[0] for m in quantized}
-    tied = [key for key in TIED_KV if config.get(key)]
+    tied = [key for key in TIED_KV if checkpoint.text_config.get(key)]
     for parent in sorted(touched & set(blocks)):
         have = blocks[parent]
         for fusion, block in BLOCKS:
@@ -106,13 +107,15 @@ def _check_blocks(family: Family, config: Mapping[str, Any], modules: set[str], 
                 if have & set(spellings):
                     continue
                 name, others = f"{parent}.{spellings[0]}", ", ".join(sorted(have))
+                file = _file(checkpoint, f"{parent}.{min(have)}")  # where its neighbours stand
                 if tied and spellings[0] in ("k_proj", "v_proj"):
-                    findings.warning("part-missing", f"no {spellings[0]} beside {others}; config.json has {tied[0]}", layer=name)
+                    findings.warning("part-missing", f"no {spellings[0]} beside {others}; config.json has {tied[0]}", layer=name, file=file)
                 else:
                     findings.error(
                         "part-missing",
                         f"{name} is not in the checkpoint, {others} are",
                         layer=name,
+                        file=file,
                         advice="the checkpoint is incomplete: download it again or export it again",
                     )
 
@@ -128,6 +131,7 @@ def _check_depth(config: Mapping[str, Any], modules: set[str], findings: Finding
                 "layer-missing",
                 f"config.json says num_hidden_layers {count}; layers {', '.join(map(str, missing[:3]))} hold no matrix",
                 layer=f"layers.{missing[0]}",
+                file="config.json",
                 count=len(missing),
                 advice="the checkpoint is incomplete: download it again or export it again",
             )
@@ -150,6 +154,7 @@ def _check_experts(checkpoint: Checkpoint, family: Family, layers: Sequence[Stan
                 "expert-count",
                 f"config.json says {says.says}, the tensors of {prefix} hold {count} experts" + _gap(says.size, count),
                 layer=prefix,
+                file="config.json",
                 advice="correct config.json, or export the checkpoint with all its experts",
             )
         if prefix in stacked:
@@ -167,6 +172,7 @@ def _check_experts(checkpoint: Checkpoint, family: Family, layers: Sequence[Stan
                     "expert-missing",
                     f"expert {index} of {prefix} {what}",
                     layer=f"{prefix}.{index}" + (f".{lacks[0]}" if len(lacks) < len(want) else ""),
+                    file="config.json",
                     advice="the checkpoint is incomplete: download it again or export it again",
                 )
 
@@ -204,10 +210,22 @@ def _check_shapes(checkpoint: Checkpoint, family: Family, shapes: Mapping[str, t
                 continue
             text = f"{module} has {axis} {size}, config.json says {want.says}"
             if key in ("inter", "moe", "2moe") and size > want.size:
-                findings.warning("shape-config", f"{text}; taken as padding by the author", layer=module)
+                findings.warning(
+                    "shape-config",
+                    f"{text}; taken as padding by the author",
+                    layer=module,
+                    tensor=_tensor(checkpoint, module),
+                    file=_file(checkpoint, module),
+                    advice="compare with the model's own config.json",
+                )
             else:
                 findings.error(
-                    "shape-config", text, layer=module, tensor=_tensor(checkpoint, module), advice="config.json and the tensors must agree"
+                    "shape-config",
+                    text,
+                    layer=module,
+                    tensor=_tensor(checkpoint, module),
+                    file=_file(checkpoint, module),
+                    advice="config.json and the tensors must agree",
                 )
 
 
@@ -217,7 +235,13 @@ def _tensor(checkpoint: Checkpoint, module: str) -> str | None:
     return next((name for leaf in leaves if (name := f"{module}.{leaf}") in checkpoint.tensors), None)
 
 
-def _check_fused_shapes(family: Family, layers: Sequence[StandardLayer], findings: Findings) -> None:
+def _file(checkpoint: Checkpoint, module: str) -> str | None:
+    """The file of a module's codes; config.json, which says that there should be one, if it is nowhere."""
+    name = _tensor(checkpoint, module)
+    return checkpoint.tensors[name].file.name if name is not None else "config.json"
+
+
+def _check_fused_shapes(checkpoint: Checkpoint, family: Family, layers: Sequence[StandardLayer], findings: Findings) -> None:
     """Parts that the runtime stacks along N share their input: the same K."""
     groups: dict[str, list[StandardLayer]] = defaultdict(list)
     for layer in layers:
@@ -228,7 +252,14 @@ def _check_fused_shapes(family: Family, layers: Sequence[StandardLayer], finding
     for name, parts in groups.items():
         if len({p.k for p in parts}) > 1:
             told = ", ".join(f"{p.name.rpartition('.')[2]} has K {p.k}" for p in parts)
-            findings.error("fused-shapes", f"{told}; they share one input", layer=name)
+            findings.error(
+                "fused-shapes",
+                f"{told}; they share one input",
+                layer=name,
+                tensor=_tensor(checkpoint, parts[0].name),
+                file=_file(checkpoint, parts[0].name),
+                advice="export the layer again; one of its parts is another model's or was reshaped",
+            )
 
 
 def check_tied_head(checkpoint: Checkpoint, read: Read | None, findings: Findings) -> None:

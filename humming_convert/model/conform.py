@@ -7,7 +7,7 @@ Facts: formats.md 9.3, D16; runtimes.md 1.5; architecture.md 9.5.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,7 +18,10 @@ from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.lossy import Meter
 from humming_convert.standard.numbers import MODEL_DTYPES
 
-RULES = (Rule(630, "scale-overflow", "scales and biases are within the range of the model dtype"),)
+RULES = (
+    Rule(630, "scale-overflow", "scales and biases are within the range of the model dtype"),
+    Rule(631, "scale-vanished", "scales of a layer are not all too small for the model dtype"),
+)
 ModelDtype = Literal["BF16", "F16"]
 
 
@@ -51,20 +54,21 @@ def _cast(expr: Expr, dtype: str, step: str, tensor: str) -> Expr:
 
 
 def check_range(layer: StandardLayer, read: Read, findings: Findings) -> None:
-    """What float16 cannot hold becomes infinite when it is cast (D16). Looks at small tensors that come from a wider type; their values
-    were found finite when they were read."""
+    """What the model dtype cannot hold becomes infinite when it is cast, or 0 (D16). Looks at small tensors that come from a wider type;
+    their values were found finite, and not all zero, when they were read."""
     for role, expr in layer.tensors.items():
-        if not isinstance(expr, Cast) or expr.dtype != "F16" or expr.arg.dtype not in ("BF16", "F32", "F64"):
+        if not isinstance(expr, Cast) or expr.dtype not in MODEL_DTYPES or expr.arg.dtype not in ("BF16", "F32", "F64"):
             continue
-        bad = int(np.isinf(expr.evaluate(Context(read, Meter()))).sum())
+        after = expr.evaluate(Context(read, Meter()))
+        bad, view, name = int(np.isinf(after).sum()), next(iter(expr.reads())), MODEL_DTYPES[expr.dtype]
+        where: dict[str, Any] = {"layer": layer.name, "tensor": view.name, "file": view.file.name}
+        advice = "--dtype bf16 holds them" if expr.dtype == "F16" else "re-export the layer"
         if bad:
-            view = next(iter(expr.reads()))
+            largest = "65504" if expr.dtype == "F16" else "3.39e38"
             findings.error(
-                "scale-overflow",
-                f"{bad} values of {role} are beyond 65504, the largest float16",
-                layer=layer.name,
-                tensor=view.name,
-                file=view.file.name,
-                advice="--dtype bf16 holds them",
-                count=bad,
+                "scale-overflow", f"{bad} values of {role} are beyond {largest}, the largest {name}", **where, advice=advice, count=bad
+            )
+        elif role == "weight_scale" and not after.any():
+            findings.error(
+                "scale-vanished", f"all {after.size} values of {role} are too small for {name} and become 0", **where, advice=advice
             )

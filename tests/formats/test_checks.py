@@ -59,7 +59,7 @@ def test_rule_scale_nonfinite(tmp_path: Path, dtype: Any, value: float) -> None:
 
 @pytest.mark.parametrize("value", [0.0, -0.0, -1.0, np.nan, np.inf, 2e30])
 def test_rule_scale_not_positive(tmp_path: Path, value: float) -> None:
-    assert found(tmp_path / "good", "positive", np.float32([1e-38, 1e29])) == []
+    assert found(tmp_path / "good", "positive", np.float32([1e-30, 1e29])) == []
     one(tmp_path, "positive", np.float32([1, value]), "scale-not-positive", 1)
 
 

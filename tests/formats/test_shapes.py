@@ -45,7 +45,7 @@ def test_a_transposed_bias_of_stacked_experts_is_refused(tmp_path: Path) -> None
     assert not got.layers
 
 
-@pytest.mark.parametrize("value", [-0.5, 0.0, 1e31, float("nan")])
+@pytest.mark.parametrize("value", [-0.5, 0.0, 1e-31, 1e31, float("nan")])
 @pytest.mark.parametrize("family", ["fp8", "int8", "pack"])
 def test_the_scale_of_a_matrix_is_above_0_and_not_huge(tmp_path: Path, family: str, value: float) -> None:
     scale = np.array([value], np.float32)

@@ -200,7 +200,7 @@ def real_scale(t: Tensor) -> Array:
 def factor(t: Tensor) -> float:
     need(t.array.size == 1 and t.dtype in FLOATS, "one number")
     value = float(t.real.reshape(()))
-    need(np.isfinite(value) and 0 < value <= 1e30, "a factor")
+    need(np.isfinite(value) and 1e-30 <= value <= 1e30, "a factor")
     return value
 
 

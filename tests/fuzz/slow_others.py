@@ -165,7 +165,7 @@ def fp8(t: Tensors, block: tuple[int, int] | None, group: Any) -> Meaning:
         return Meaning(values, columns(e8m0(scale).reshape(n, k // 32), 32, k), bias=bias_of(t, n))
     if scale.array.size == 1:
         value = real_scale(scale).reshape(())
-        need(0 < value <= 1e30, "a factor")
+        need(1e-30 <= value <= 1e30, "a factor")
         return Meaning(values, np.full((n, k), value), bias=bias_of(t, n))
     if shape in ((n, 1), (n,)):
         return Meaning(values, np.broadcast_to(real_scale(scale).reshape(n, 1), (n, k)), bias=bias_of(t, n))

@@ -156,3 +156,20 @@ def test_patterns_are_valid_regular_expressions() -> None:
     got = standard_section([Unit("a.b-c+d", ("a.b-c+d",), (), keys), Unit("a.bbc", ("a.bbc",), (), form_keys(U8))], None)
     for pattern in got["dynamic"]:
         re.compile(pattern[2:])
+
+
+def test_parts_that_differ_have_a_pattern_each() -> None:
+    """vLLM cannot load such a module; who reads the folder by its parts must not take one form for all of them."""
+    for odd in ("q", "k", "v"):
+        parts = {f"{LAYER}.self_attn.{p}_proj": U8 if p == odd else U4 for p in "qkv"}
+        got = section("llama", {**parts, f"{LAYER}.mlp.down_proj": U4}, [])
+        for name, weight in parts.items():
+            assert resolve(got, name) == form_keys(weight), (odd, name)
+        assert resolve(got, f"{LAYER}.self_attn.qkv_proj") == form_keys(parts[f"{LAYER}.self_attn.q_proj"])
+        assert resolve(got, f"{LAYER}.mlp.down_proj") == form_keys(U4)
+
+
+def test_experts_that_differ_have_a_pattern_each() -> None:
+    experts = {f"{LAYER}.mlp.experts.{e}.{p}_proj": U8 if e == 1 else U4 for e in range(3) for p in ("gate", "up", "down")}
+    got = section("qwen3_moe", experts, [])
+    assert all(resolve(got, name) == form_keys(weight) for name, weight in experts.items())

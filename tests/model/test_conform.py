@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from humming_convert.model.conform import conform
+from humming_convert.findings import Findings
+from humming_convert.model.conform import ModelDtype, check_range, conform
 from humming_convert.model.unify import rows_of_scale_2
 from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.rewrite import to_rows
@@ -58,3 +59,16 @@ def test_scale_dtype_source_keeps_16_bit_types_and_still_casts_32_bit_ones() -> 
     memory = Memory()
     assert conform(memory.layer("x", dtype="F16"), "BF16", "source").form.scale.dtype == "float16"
     assert conform(memory.layer("y", dtype="F32"), "BF16", "source").form.scale.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "error"), [(1e-12, "F16", True), (1e-12, "BF16", False), (1e-44, "BF16", True), (1e-4, "F16", False)]
+)
+def test_rule_scale_vanished(value: float, dtype: ModelDtype, error: bool) -> None:
+    """All scales of a layer lost: its weights would come out as zero."""
+    memory = Memory()
+    layer = memory.layer("x", dtype="F32")
+    memory.arrays["x.weight_scale"][...] = value
+    findings = Findings()
+    check_range(conform(layer, dtype), memory.read, findings)
+    assert [f.code for f in findings.errors] == ["scale-vanished"] * error
