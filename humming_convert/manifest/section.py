@@ -26,12 +26,14 @@ _PREFIX = re.compile(r"^(?:(?:model|language_model|text_model|transformer|thinke
 @dataclass(frozen=True, slots=True)
 class Unit:
     """What vLLM makes one module of. `source`: its fused name as the checkpoint spells it; `spellings`: all names it may be asked by, vLLM's
-    first; `leaves`: source leaves that a reader of unfused names asks for.  keys: None if it stays unquantized."""
+    first; `leaves`: source leaves that a reader of unfused names asks for.  keys: None if it stays unquantized.
+    apart: a part that differs from others of its fused name; its pattern is written in any case, since readers may try the fused name too."""
 
     source: str
     spellings: tuple[str, ...]
     leaves: tuple[str, ...]
     keys: Keys | None
+    apart: bool = False
 
 
 def form_keys(form: WeightForm) -> Keys:
@@ -92,7 +94,7 @@ def units(family: Family, layers: Sequence[PlannedLayer], plain: Iterable[str]) 
     for s, keys in [*quantized.items(), *((s, None) for s in kept)]:
         apart = {name: k for name, k in mixed.get(s, {}).items() if name != s}
         if any(k != keys for k in apart.values()):
-            out += [Unit(name, _spellings(family, name, renamed(family, name), False), (), k) for name, k in apart.items()]
+            out += [Unit(name, _spellings(family, name, renamed(family, name), False), (), k, apart=True) for name, k in apart.items()]
             leaves[s] = {}  # its pattern is for the fused name alone
         out.append(Unit(s, _spellings(family, s, names[s], keys is None), tuple(leaves[s]), keys))
     return out
@@ -164,7 +166,9 @@ def _section(found: Sequence[Unit], given: InputForm | None, exact: bool) -> dic
     forms = Counter(tuple(u.keys.items()) for u in found if u.keys is not None)
     # b_dtype is required, also where every layer became a plain matrix
     top: Keys = dict(forms.most_common(1)[0][0]) if forms else form_keys(NOTHING)
-    dynamic = {f"+:{pattern(u, exact)}": changed for u in found if u.keys is not None and (changed := _changed(top, u.keys))}
+    dynamic = {
+        f"+:{pattern(u, exact)}": changed for u in found if u.keys is not None and (changed := _changed(top, u.keys, always=u.apart))
+    }
     ignore = [f"re:{pattern(u, exact)}" for u in found if u.keys is None]
     return {
         "quant_method": "humming",
@@ -175,9 +179,9 @@ def _section(found: Sequence[Unit], given: InputForm | None, exact: bool) -> dic
     }
 
 
-def _changed(top: Keys, keys: Keys) -> Keys:
+def _changed(top: Keys, keys: Keys, *, always: bool = False) -> Keys:
     """All keys of a unit that differs; a key that the top has and the unit must not have is null."""
-    if keys == top:
+    if keys == top and not always:
         return {}
     return {k: v for k, v in keys.items() if v is not None or top[k] is not None}
 

@@ -93,7 +93,8 @@ def read(folder: Path) -> tuple[dict[str, Meaning], dict[str, Tensor]]:
     sections = sections_of(folder, config)
     primary: Mapping[str, Any] = sections[0] if sections else {}
     modules: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors_of(folder).items():
+    every = tensors_of(folder)
+    for name, tensor in every.items():
         head, _, leaf = name.rpartition(".")
         modules.setdefault(head, {})[leaf] = tensor
     out: dict[str, Meaning] = {}
@@ -106,7 +107,7 @@ def read(folder: Path) -> tuple[dict[str, Meaning], dict[str, Tensor]]:
     for name, t in modules.items():
         kind = kind_of(t)
         if kind is None:
-            plain |= {f"{name}.{s}" if name else s: x for s, x in t.items()}
+            plain |= {full: x for full, x in every.items() if full.rpartition(".")[0] == name}
             continue
         if kind in KNOWN:
             extra = set(t) - set(KNOWN[kind]) - set(HARMLESS)

@@ -165,6 +165,7 @@ def test_parts_that_differ_have_a_pattern_each() -> None:
         got = section("llama", {**parts, f"{LAYER}.mlp.down_proj": U4}, [])
         for name, weight in parts.items():
             assert resolve(got, name) == form_keys(weight), (odd, name)
+            assert any(re.match(p[2:], name) for p in got["dynamic"]), "a reader that tries the fused name next must have found this one"
         assert resolve(got, f"{LAYER}.self_attn.qkv_proj") == form_keys(parts[f"{LAYER}.self_attn.q_proj"])
         assert resolve(got, f"{LAYER}.mlp.down_proj") == form_keys(U4)
 
