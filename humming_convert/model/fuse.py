@@ -254,6 +254,9 @@ def _mixed(group: Group, dense: Sequence[str], aside: set[str]) -> Rejected:
 
 def _fused(group: Group, parts: Sequence[StandardLayer]) -> StandardLayer | Rejected:
     """One layer of all parts, in their stacking order."""
+    stacked = next((p for p in parts if p.experts is not None), None)
+    if stacked is not None:
+        return Rejected(f"{stacked.name} holds {stacked.experts} matrices in one tensor", tuple(p.name for p in parts))
     if group.experts is not None and len(parts) % group.experts:
         return Rejected("experts have different projections", tuple(p.name for p in parts))
     each = len(parts) // (group.experts or 1)

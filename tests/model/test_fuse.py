@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,14 @@ def test_the_largest_input_scale_counts_and_parts_without_one_are_named() -> Non
     layer = only(fused(memory, parts)[0], f"{ATTN}.qkv_proj")
     assert memory.values(layer.tensors["input_scale"]).tolist() == [2.0]
     assert layer.facts["missing_input_scale"] == (f"{ATTN}.v_proj",)
+
+
+def test_a_part_with_a_first_axis_of_its_own_is_no_part() -> None:
+    memory = Memory()
+    parts = [replace(p, experts=1) if p.name.endswith("q_proj") else p for p in attention(memory)]
+    _, findings = fused(memory, parts)
+    assert [f.code for f in findings.errors if f.layer == f"{ATTN}.qkv_proj"] == ["parts-differ"]
+    assert [f.code for f in findings.errors if f.layer == f"{ATTN}.q_proj"] == ["matrix-stacked"]
 
 
 def test_rule_parts_differ() -> None:
