@@ -50,7 +50,8 @@ def grouped(tasks: Sequence[Task]) -> list[list[Task]]:
     """Tasks whose files hold the same plain tensors together: of several targets one is written, the others share it."""
     groups: dict[object, list[Task]] = {}
     for number, task in enumerate(tasks):
-        plain = all(isinstance(x, PlainTensor) for x in task.job.content)
+        # a dequantized matrix is made for each target: its expression holds a whole layer and has no hash
+        plain = all(isinstance(x, PlainTensor) and x.dequantized is None for x in task.job.content)
         key = (task.job.file, tuple((x.output, x.expr) for x in task.job.content if isinstance(x, PlainTensor))) if plain else number
         groups.setdefault(key, []).append(task)
     return list(groups.values())

@@ -14,6 +14,7 @@ from humming_convert import Refused, api
 from humming_convert.engine import folder as folders
 from humming_convert.engine import jobs, output, prepare, run
 from humming_convert.plan.types import Plan, PlannedLayer
+from tests.fuzz.folders import bases, write
 from tests.samples import sample
 from tests.whole import assert_whole, manifest_of
 
@@ -338,3 +339,15 @@ def test_a_refused_checkpoint_leaves_nothing(tmp_path: Path) -> None:
 def test_the_manifest_names_no_path_of_the_run(model: Path, tmp_path: Path) -> None:
     api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
     assert str(tmp_path) not in json.dumps(manifest_of(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("options", [{"target": "sm90", "act": "bf16"}, {"standard": True}])
+def test_a_quantized_head_becomes_a_matrix_in_the_output(tmp_path: Path, options: dict[str, Any]) -> None:
+    """A dequantized matrix is an expression over a whole layer, unlike the tensors that are copied beside it."""
+    folder = bases()["demo:gptq-4bit-v1-sym"].copy()
+    tensors = folder.weights["model.safetensors"]
+    tensors |= {f"lm_head.{leaf}": tensors[f"model.layers.0.self_attn.o_proj.{leaf}"] for leaf in ("qweight", "qzeros", "scales", "g_idx")}
+    write(folder, tmp_path / "in")
+    result = api.convert(api.plan(tmp_path / "in", **options), out=tmp_path / "out")
+    assert [d["name"] for d in result.manifest["dequantized"]] == ["lm_head"]
+    assert_whole(tmp_path / "out")
