@@ -181,7 +181,7 @@ def check_sizes(
         raise refuse("row_not_whole_codes", f"{n} zero points of {b} bits do not fill whole words")
     if p.kind == "block" and block_rows and n % block_rows:
         raise refuse("n_not_multiple_of_block", f"N = {n} does not hold whole blocks of {block_rows}")
-    if place in ("standard", "packed_k") and k_padded % (512 // a):
+    if k_padded % (512 // a):
         raise refuse("k_not_multiple_of_tile", f"padded K = {k_padded}, and a tile has {512 // a} columns")
     groups = k_padded // p.gw if p.gw else 1
     if groups % {"mx1": 2, "mx4": 4}.get(scales, 1):
