@@ -25,7 +25,7 @@ from humming_convert.standard.expr import Context, Expr, apply
 from humming_convert.standard.forms import WeightForm
 from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.lossy import Meter
-from humming_convert.standard.rewrite import to_rows
+from humming_convert.standard.rewrite import absorb_zero_point, to_rows
 
 _KV_SCALE = re.compile(r"\.[kv]_scale$")
 CANNOT = "vllm-cannot-load"
@@ -106,6 +106,7 @@ def standard_form(
             _warn(findings, where, why, _MIXED_ADVICE if made.mixed and own is None else "")
     for layer in by_name.values():
         if layer.name not in done:
+            layer = _fused_on_disk(layer) if model.family.known else layer
             out.append(layer)
             why = _why_alone(model.family, layer)
             if why is not None:
@@ -236,10 +237,23 @@ def _why_alone(family: Family, layer: StandardLayer) -> str | None:
     return _why_not_experts(layer.form)
 
 
+# leaves that vLLM 0.33 makes of several parts, and that some families have as one tensor on disk already
+FUSED_ON_DISK = ("qkv_proj", "gate_up_proj", "fused_qkv_a_proj", "query_key_value", "Wqkv", "wqkv", "W_pack", "c_attn")
+
+
+def _is_fused_on_disk(layer: StandardLayer) -> bool:
+    return expert_of(layer.name) is None and layer.name.rpartition(".")[2] in FUSED_ON_DISK
+
+
+def _fused_on_disk(layer: StandardLayer) -> StandardLayer:
+    """A module that the source has as one tensor is loaded as it is, but for the cases of runtimes.md 1.5: these as `_linear` has them."""
+    if not _is_fused_on_disk(layer):
+        return layer
+    layer = to_rows(layer)
+    return absorb_zero_point(layer) if layer.form.zero_point == "int" and layer.form.number.bits == 5 else layer
+
+
 def _why_fused_on_disk(layer: StandardLayer) -> str | None:
-    """A module that was fused by the source (qkv_proj as one tensor) is loaded as it is, but for the cases of runtimes.md 1.5."""
-    if layer.name.rpartition(".")[2] not in ("qkv_proj", "gate_up_proj"):
+    if not _is_fused_on_disk(layer):
         return None
-    if layer.form.scale.kind == "block":
-        return "a block scale on a fused module"
-    return _unsupported(layer.form)
+    return "a block scale on a fused module" if layer.form.scale.kind == "block" else _unsupported(layer.form)

@@ -172,6 +172,22 @@ def test_what_a_family_loads_by_code_of_its_own_is_warned_of(model_type: str, mo
     assert bool(warned(findings)) is warns
 
 
+def test_blocks_of_a_module_fused_on_disk_become_rows() -> None:
+    memory = Memory()
+    layer = memory.layer(f"{ATTN}.qkv_proj", n=64, kind="float8e4m3", scale="block", group=32)
+    model, findings = standard(memory, [layer], {"model_type": "phi3"})
+    assert [(x.form.scale.kind, x.form.scale.k) for x in model.layers] == [("group", 32)] and not warned(findings)
+    np.testing.assert_array_equal(memory.numbers(model.layers[0]), memory.numbers(layer))
+
+
+def test_5_bits_with_zero_points_fused_on_disk_lose_them() -> None:
+    memory = Memory()
+    layer = memory.layer(f"{ATTN}.qkv_proj", n=64, kind="uint5", zeros=True)
+    model, findings = standard(memory, [layer], {"model_type": "phi3"})
+    assert [x.form.number.name for x in model.layers] == ["uint6"] and not warned(findings)
+    np.testing.assert_array_equal(memory.numbers(model.layers[0]), memory.numbers(layer))
+
+
 def test_a_kept_head_is_warned_of() -> None:
     memory, findings = Memory(), Findings()
     layers = [*attention(memory), memory.layer("lm_head", n=64)]
