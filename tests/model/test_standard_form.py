@@ -15,7 +15,7 @@ from humming_convert.standard.layer import StandardLayer
 from tests.model.making import Memory, checkpoint, names
 from tests.model.test_fuse import ATTN, LLAMA, MLP, MOE, attention, experts
 
-NVFP4 = {"kind": "float4e2m1", "group": 16, "dtype": "F8_E4M3"}
+NVFP4: dict[str, Any] = {"kind": "float4e2m1", "group": 16, "dtype": "F8_E4M3"}
 
 
 def standard(
