@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from humming_convert.cli import convert, demo, formats, inspect, merge, plan, recheck, schema, targets, verify
+from humming_convert.cli import convert, demo, doctor, formats, inspect, kernels, merge, plan, recheck, schema, targets, verify
 from humming_convert.cli.guard import guarded
 
 app = typer.Typer(
@@ -23,8 +23,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for verb in (convert, inspect, plan, verify, merge, recheck, targets, formats, demo, schema):
+for verb in (convert, inspect, plan, verify, merge, recheck, targets, formats, demo, doctor, schema):
     app.command(name=verb.__name__.rpartition(".")[2], help=verb.HELP)(verb.command)
+app.add_typer(kernels.app, name="kernels")
 
 
 def _version(wanted: bool) -> None:
@@ -40,7 +41,7 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
     pass
 
 
-VERBS = frozenset(c.name for c in app.registered_commands)
+VERBS = frozenset([*(c.name for c in app.registered_commands), *(g.name for g in app.registered_groups)])
 ROOT_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 

@@ -1,9 +1,10 @@
-"""`humming-convert verify OUT [--source MODEL]`: integrity and round trip of a finished folder."""
+"""`humming-convert verify OUT [--source MODEL] [--gpu]`: integrity and round trip of a finished folder; its layers multiplied on a GPU."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +12,11 @@ from humming_convert.cli import exits
 from humming_convert.cli import options as o
 from humming_convert.cli.say import print_findings, print_json
 
-HELP = "Check a finished folder: digests, headers, shapes, and with --source the round trip."
+if TYPE_CHECKING:
+    from humming_convert.gemm.verify import GpuVerification
+
+HELP = "Check a finished folder: digests, headers, shapes; with --source the round trip; with --gpu every layer multiplied."
+UNREADABLE = frozenset({"no-manifest", "manifest-damaged", "tensor-missing", "tensor-differs"})  # findings after which no kernel can run
 
 
 def command(
@@ -19,18 +24,62 @@ def command(
     source: Annotated[
         Path | None, typer.Option("--source", metavar="MODEL", help="The checkpoint it was made from: proves every code.")
     ] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Multiply every layer on this GPU and compare with float64.")] = False,
+    sample: Annotated[
+        float | None, typer.Option("--sample", metavar="P", min=0, max=1, help="With --gpu: this share of the layers, such as 0.1.")
+    ] = None,
+    record: Annotated[bool, typer.Option("--record/--no-record", help="With --gpu: write the results into the manifest.")] = True,
     json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> int:
     from humming_convert import api
 
+    if sample is not None and not gpu:
+        raise typer.BadParameter("--sample chooses layers for --gpu")
     found = api.verify(out, source=source)
-    code = exits.CHECK_FAILED if found.failed else exits.DONE
+    findings = list(found.findings)
+    document, failed = found.document(), found.failed
+    summary = found.summary()
+    if gpu and not UNREADABLE & {f.code for f in findings}:
+        on_gpu = _on_gpu(out, source, sample, record and not failed, json or quiet)
+        if isinstance(on_gpu, str):
+            return _no_gpu(on_gpu, json)
+        findings += list(on_gpu.findings)
+        failed = failed or on_gpu.failed
+        document |= {"status": "failed" if failed else "ok", "gpu": on_gpu.document(), "findings": [f.as_dict() for f in findings]}
+        summary += f"\n{on_gpu.summary()}"
+    code = exits.CHECK_FAILED if failed else exits.DONE
     if json:
-        print_json(found.document())
+        print_json(document)
         return code
-    print_findings(found.findings, verbose=verbose, least="error" if quiet else "note")
+    print_findings(findings, verbose=verbose, least="error" if quiet else "note")
     if not quiet:
-        print(found.summary())
+        print(summary)
     return code
+
+
+def _on_gpu(out: Path, source: Path | None, sample: float | None, record: bool, silent: bool) -> GpuVerification | str:
+    """The verification, or why there can be none on this machine."""
+    from humming_convert.gemm.cache import KernelCache
+    from humming_convert.gemm.device import NoDevice, open_device
+    from humming_convert.gemm.nvrtc import CompileError
+    from humming_convert.gemm.verify import verify_gpu
+
+    try:
+        device = open_device(KernelCache())
+        return verify_gpu(out, device, source=source, sample=sample, record=record, told=(lambda _: None) if silent else _say)
+    except (NoDevice, CompileError) as error:
+        return str(error)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _no_gpu(why: str, as_json: bool) -> int:
+    finding: dict[str, Any] = {"severity": "error", "code": "no-gpu", "message": why}
+    if as_json:
+        print_json({"status": "environment", "exit_code": exits.ENVIRONMENT, "findings": [finding]})
+    print(f"error[no-gpu]: {why}; `humming-convert doctor` says what is missing", file=sys.stderr)
+    return exits.ENVIRONMENT

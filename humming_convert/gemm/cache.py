@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -19,6 +19,8 @@ from pathlib import Path
 from humming_convert.gemm.nvrtc import compile_cubin, compiler, options_for
 from humming_convert.gemm.source import KernelSource
 from humming_convert.manifest.digests import canonical, digest
+
+CUBIN, DESCRIPTION = "kernel.cubin", "kernel.json"
 
 
 def cache_folder() -> Path:
@@ -48,36 +50,28 @@ class KernelCache:
         entry = self.folder / key
         if not whole(entry):
             self.put(entry, source, arch, compile_cubin(source, arch))
-        return entry / "kernel.cubin"
+        return entry / CUBIN
 
     def put(self, entry: Path, source: KernelSource, arch: str, cubin: bytes) -> None:
+        said = {"name": source.name, "arch": arch, "options": options_for(arch), "compiler": ".".join(map(str, compiler().version))}
+        self.keep(entry.name, cubin, said, source.generated)
+
+    def keep(self, key: str, cubin: bytes, said: Mapping[str, object], generated: str = "") -> Path:
+        """An entry of the cache, whole or not at all; the path of its cubin."""
+        entry = self.folder / key
+        if whole(entry):
+            return entry / CUBIN
         self.folder.mkdir(parents=True, exist_ok=True)
-        said = {
-            "name": source.name,
-            "arch": arch,
-            "options": options_for(arch),
-            "compiler": ".".join(map(str, compiler().version)),
-            "cubin": digest(cubin),
-            "bytes": len(cubin),
-        }
-        beside = Path(tempfile.mkdtemp(prefix=f".{entry.name}.", dir=self.folder))
+        description = json.dumps({**said, "cubin": digest(cubin), "bytes": len(cubin)}, indent=1)
+        beside = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=self.folder))
         try:
-            for name, data in (
-                ("kernel.cubin", cubin),
-                ("generated.cuh", source.generated.encode()),
-                ("kernel.json", json.dumps(said, indent=1).encode()),
-            ):
+            for name, data in ((CUBIN, cubin), ("generated.cuh", generated.encode()), (DESCRIPTION, description.encode())):
                 with open(beside / name, "wb") as f:
                     f.write(data)
                     f.flush()
                     os.fsync(f.fileno())
             if entry.exists() and not whole(entry):
-                broken = Path(tempfile.mkdtemp(prefix=".broken.", dir=self.folder))
-                try:
-                    os.rename(entry, broken / "entry")
-                except FileNotFoundError:
-                    pass  # another process was quicker
-                shutil.rmtree(broken, ignore_errors=True)
+                self._put_aside(entry)
             try:
                 os.rename(beside, entry)
             except OSError:
@@ -86,12 +80,22 @@ class KernelCache:
             _flush_folder(self.folder)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
+        return entry / CUBIN
+
+    def _put_aside(self, entry: Path) -> None:
+        """A damaged entry out of the way; another process may be doing the same."""
+        broken = Path(tempfile.mkdtemp(prefix=".broken.", dir=self.folder))
+        try:
+            os.rename(entry, broken / "entry")
+        except FileNotFoundError:
+            pass
+        shutil.rmtree(broken, ignore_errors=True)
 
     def entries(self) -> Iterator[tuple[str, dict[str, object]]]:
         """(key, what kernel.json says) of the whole entries."""
         for entry in sorted(self.folder.glob("[0-9a-f]*")) if self.folder.is_dir() else ():
             if whole(entry):
-                yield entry.name, json.loads((entry / "kernel.json").read_bytes())
+                yield entry.name, json.loads((entry / DESCRIPTION).read_bytes())
 
     def clean(self) -> int:
         """Removes every entry; how many there were."""
@@ -109,8 +113,8 @@ def content_key(source: KernelSource, arch: str) -> str:
 def whole(entry: Path) -> bool:
     """An entry whose cubin is what its description says."""
     try:
-        said = json.loads((entry / "kernel.json").read_bytes())
-        return bool(said["cubin"] == digest((entry / "kernel.cubin").read_bytes()))
+        said = json.loads((entry / DESCRIPTION).read_bytes())
+        return bool(said["cubin"] == digest((entry / CUBIN).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -28,7 +28,7 @@ def sources(layer: Layer, compute: Compute, rows: tuple[int, ...] = (1, 64)) -> 
     """Every kernel that such a layer needs."""
     out = [kernel_source("mma_any", layer, compute, Tuning.of(m)) for m in rows]
     if compute.quantizes:
-        out.append(kernel_source("quantize_any", layer, compute, Tuning(threads=quantize_any.THREADS)))
+        out.append(quantize_any.source(layer, compute))
     return out
 
 

@@ -15,11 +15,16 @@ from numpy.typing import NDArray
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
 from humming_convert.gemm.layer import Layer
-from humming_convert.gemm.source import kernel_source
+from humming_convert.gemm.source import KernelSource, kernel_source
 from humming_convert.gemm.tuning import Tuning
 
 F32 = NDArray[np.float32]
 THREADS = 128
+
+
+def source(layer: Layer, compute: Compute) -> KernelSource:
+    """The kernel for a layer's activations."""
+    return kernel_source("quantize_any", layer, replace(compute, output="f32", task="dense"), Tuning(threads=THREADS))
 
 
 def launch(device: Device, layer: Layer, compute: Compute, x: Any, given: Any) -> tuple[Any, Any]:
@@ -27,14 +32,12 @@ def launch(device: Device, layer: Layer, compute: Compute, x: Any, given: Any) -
     m, k = x.shape
     groups = -(-k // compute.act_group) if compute.act_group else 1
     q, scale = device.filled((m, k), "uint16"), device.filled((m, groups), "float32")
-    # the sums of a layer play no part here: one kernel for every layer of this width
-    source = kernel_source("quantize_any", layer, replace(compute, output="f32", task="dense"), Tuning(threads=THREADS))
-    device.launch(source, (m,), THREADS, (x, given, q, scale, m))
+    device.launch(source(layer, compute), (m,), THREADS, (x, given, q, scale, m))
     return q, scale
 
 
 def _power(e: NDArray[Any]) -> F32:
-    return np.ldexp(np.float32(1), e).astype(np.float32)
+    return np.asarray(np.ldexp(np.float32(1), e), np.float32)
 
 
 def _exponent(x: F32) -> NDArray[np.int32]:
@@ -44,7 +47,7 @@ def _exponent(x: F32) -> NDArray[np.int32]:
 def round_to_type(x: F32, c: Compute) -> F32:
     kept = np.clip(x, np.float32(-c.act_top), np.float32(c.act_top))
     if c.act_exponent == 0:
-        return np.rint(kept)
+        return np.asarray(np.rint(kept))
     step = _power(np.maximum(_exponent(kept), 2 - (1 << (c.act_exponent - 1))) - c.act_mantissa)
     return np.asarray(np.rint(kept / step) * step)
 

@@ -23,7 +23,7 @@ from humming_convert.layouts.scales import normal_back, unplace_scale
 from humming_convert.layouts.weights import WeightAux, unpack_weight
 from humming_convert.standard.numbers import scale_values, values
 from humming_convert.targets.environment import Environment
-from humming_convert.targets.pair import Pair
+from humming_convert.targets.pair import Pair, use_block_scaled_mma
 from humming_convert.targets.table import Target
 
 Array = NDArray[Any]
@@ -100,7 +100,7 @@ class Reference:
             x = stored.view(np.int16).astype(np.float64)
         elif p.kind == "block":
             return np.repeat(self.spread(stored.astype(np.float64)), n // rows, axis=0)
-        elif p.bs == "float8e8m0" and p.c.name == "float16" and scale_place(p) in ("normal", "on_c"):
+        elif p.bs == "float8e8m0" and p.c.name == "float16" and not use_block_scaled_mma(p):
             x = scale_values(e8m0.rebias_back(stored.view(np.uint8)), p.bs)
         else:
             x = scale_values(stored, p.bs)

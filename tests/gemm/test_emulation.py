@@ -24,7 +24,7 @@ def golden(folder: Path, every: int = 1) -> list[tuple[str, PackedLayer, dict[st
     """Name, our packed layer and the library's own bytes of every recorded case that is no refusal."""
     blobs, found = vectors.Blobs(folder / "blobs.safetensors"), []
     for case in list(vectors.cases(folder))[::every]:
-        if "refused" in case or "random" in case.get("tags", ()) and case.get("compatible") is False:
+        if "refused" in case or ("random" in case.get("tags", ()) and case.get("compatible") is False):
             continue
         packed = adapter.pack(case, {name: blobs.array(key) for name, key in case["inputs"].items()})
         outputs = {role: blobs.array(key) for role, key in case["outputs"].items()}

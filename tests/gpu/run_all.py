@@ -1,0 +1,178 @@
+"""One command for a machine with a GPU: every layout and type multiplied and compared, planted single-bit errors looked for.
+
+    python tests/gpu/run_all.py [--out FILE.json] [--limit N] [--flips N] [--jobs N] [--match TEXT]
+
+Prints a table of layout families: layers, weights compared one by one, largest error of a product over the sum of magnitudes, and of the
+planted errors: tried, caught, without effect on any value. Exit code 1 if a layer is wrong or an error that changes a value is not caught.
+Under compute-sanitizer: `compute-sanitizer --tool memcheck python tests/gpu/run_all.py --limit 12 --flips 0`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "layouts"), str(HERE.parent.parent)]
+
+import numpy as np  # noqa: E402
+from cases import Case, selected  # noqa: E402
+
+from humming_convert.gemm.cache import build_all  # noqa: E402
+from humming_convert.gemm.check import ROWS, Checker, LayerCheck, as_float, random_rows  # noqa: E402
+from humming_convert.gemm.device import Device, bits, open_device  # noqa: E402
+from humming_convert.gemm.mma_any import Multiplier  # noqa: E402
+from humming_convert.gemm.nvrtc import architecture, compiler  # noqa: E402
+from humming_convert.gemm.reference import Reference  # noqa: E402
+
+
+class Tested:
+    """One case, with what it stands for before anything is planted."""
+
+    def __init__(self, case: Case, device: Device | None) -> None:
+        self.case = case
+        self.packed = {role: np.ascontiguousarray(x) for role, x in case.packed.tensors.items()}
+        first = self.reference(self.packed)
+        experts = max(1, case.layer.experts)
+        self.weights = [first.weights(e) for e in range(experts)]
+        self.bias = [first.bias(e) for e in range(experts)]
+        given = 0.25 if case.compute.act_mode == "fixed" else 0.01
+        self.checker = Checker(device, case.layer, case.compute, self.packed, self.weights.__getitem__, self.bias.__getitem__, given)  # type: ignore[arg-type]
+
+    def reference(self, packed: dict[str, Any]) -> Reference:
+        recipe = self.case.packed.recipe
+        return Reference(recipe.config.as_dict(), recipe.pair.target, recipe.environment, packed)
+
+    def changes(self, packed: dict[str, Any]) -> bool:
+        """Does a planted error change any float32 value of any weight or bias?"""
+        other = self.reference(packed)
+        with np.errstate(all="ignore"):
+            for e, (w, b) in enumerate(zip(self.weights, self.bias, strict=True)):
+                for was, now in ((w, other.weights(e)), (b, other.bias(e))):
+                    if not np.array_equal(was.astype(np.float32), now.astype(np.float32), equal_nan=True):
+                        return True
+        return False
+
+    def flip(self, role: str, bit: int) -> dict[str, Any]:
+        planted = self.packed[role].copy()
+        planted.reshape(-1).view(np.uint8)[bit // 8] ^= np.uint8(1 << bit % 8)
+        return self.packed | {role: planted}
+
+    def caught(self, packed: dict[str, Any]) -> bool:
+        found = LayerCheck()
+        checker = replace(self.checker, packed=packed)
+        checker.every_weight(found, range(checker.experts))
+        checker.every_bias(found)
+        return not found.ok
+
+
+def half_output_agrees(tested: Tested, device: Device) -> bool:
+    """Results of 16 bits are the float32 results, rounded once."""
+    layer, checker = tested.case.layer, tested.checker
+    rng = np.random.default_rng(5)
+    x = device.put(random_rows(33, layer.k, layer.half, rng))
+    experts = rng.integers(0, layer.experts, 33) if layer.experts else None
+    given = checker.given if checker.compute.wants_given_scale else None
+    wide = device.get(Multiplier.of(device, layer, checker.compute, tested.packed, given)(x, experts))
+    narrow = device.get(Multiplier.of(device, layer, replace(checker.compute, output=layer.half), tested.packed, given)(x, experts))
+    from humming_convert.gemm.check import half_bits
+
+    with np.errstate(all="ignore"):
+        return np.array_equal(as_float(half_bits(wide, layer.half), layer.half), as_float(narrow, layer.half), equal_nan=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--flips", type=int, default=6)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--match", default="")
+    parser.add_argument("--seconds", type=float, default=480, help="planted errors stop here; how many were left out is printed")
+    asked = parser.parse_args()
+    start = time.monotonic()
+    device = open_device()
+    arch = architecture(device.sm)
+    specs = [s for s in selected() if asked.match in s.name]
+    if asked.limit:
+        specs = specs[:: max(1, len(specs) // asked.limit)][: asked.limit]
+    tested = []
+    for spec in specs:
+        packed = spec.packed()
+        assert packed is not None, spec.name
+        tested.append(Tested(Case.of(spec, packed, device.sm), device))
+    made = time.monotonic()
+    wanted = {(s.generated, s.name): (s, arch) for t in tested for s in t.checker.sources()}
+    build_all(device.cache, list(wanted.values()), asked.jobs)
+    built = time.monotonic()
+    print(
+        f"{device.name} {arch}, NVRTC {compiler().version}: {len(tested)} layers made in {made - start:.0f} s, {len(wanted)} kernels in {built - made:.0f} s"
+    )
+
+    # --- Layers
+    table: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(int))
+    wrong: list[dict[str, Any]] = []
+    by_rows: dict[int, float] = defaultdict(float)
+    good: list[Tested] = []
+    for number, t in enumerate(tested):
+        found = t.checker.check(ROWS)
+        row = table[t.case.layer.family]
+        row["layers"] += 1
+        row["weights"] += found.weights
+        row["max_error"] = max(row["max_error"], *found.products.values())
+        for m, error in found.products.items():
+            by_rows[m] = max(by_rows[m], error)
+        if number % 10 == 0 and not half_output_agrees(t, device):
+            wrong.append({"layer": t.case.name, "what": ["16-bit results are not the rounded float32 results"]})
+        if found.ok:
+            row["right"] += 1
+            good.append(t)
+        else:
+            wrong.append({"layer": t.case.name, "family": t.case.layer.family, "what": [str(w) for w in found.wrong]})
+    checked = time.monotonic()
+    print(f"checked in {checked - built:.0f} s; largest errors by rows: {dict(by_rows)}")
+    for entry in wrong[:20]:
+        print("WRONG", entry["layer"], "|", " | ".join(entry["what"][:2]))
+
+    # --- Planted errors
+    missed: list[str] = []
+    rng = np.random.default_rng(9)
+    left_out = 0
+    for t in good:
+        for role, x in t.packed.items():
+            row = table[t.case.layer.family]
+            for bit in rng.integers(0, bits(x).nbytes * 8, asked.flips):
+                if time.monotonic() - start > asked.seconds:
+                    left_out += 1
+                    continue
+                planted = t.flip(role, int(bit))
+                changes, caught = t.changes(planted), t.caught(planted)
+                row["tried"] += 1
+                row["caught"] += caught
+                row["no value changed"] += not changes
+                if changes != caught:
+                    missed.append(f"{t.case.name} {role} bit {bit}: {'not caught' if changes else 'caught, and no value changed'}")
+    print(f"planted in {time.monotonic() - checked:.0f} s; {left_out} left out for time; {len(missed)} missed")
+    for line in missed[:20]:
+        print("MISSED", line)
+    heads = ("layers", "right", "weights", "max_error", "tried", "caught", "no value changed")
+    print(f"{'family':28}" + "".join(f"{h:>18}" for h in heads))
+    for family, row in sorted(table.items()):
+        print(f"{family:28}" + "".join(f"{row[h]:18.2e}" if h == "max_error" else f"{int(row[h]):18d}" for h in heads))
+    total = {h: sum(row[h] for row in table.values()) for h in heads}
+    print(f"{'all':28}" + "".join(f"{'':18}" if h == "max_error" else f"{int(total[h]):18d}" for h in heads))
+    if asked.out:
+        document = {"device": device.name, "arch": arch, "nvrtc": compiler().version, "families": table, "wrong": wrong, "missed": missed}
+        Path(asked.out).write_text(json.dumps(document | {"left_out": left_out, "rows": by_rows}, indent=1, default=float))
+    return int(bool(wrong or missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
