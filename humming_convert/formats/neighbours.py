@@ -16,19 +16,17 @@ from humming_convert.formats.source import Module, Source
 
 RULES = (
     Rule(223, "config-contradiction", "two quantization configs agree, or the tensors prove the first of them"),
-    Rule(227, "adapter-inside", "no LoRA or EoRA tensors stand in the weight files"),
     Rule(232, "unverified-variant", "a real sample of the variant was at hand", "warning"),
     Rule(233, "listed-plain", "a module that the config names as quantized is quantized", "warning"),
 )
 
-ADAPTERS = ("lora_A", "lora_B", "lora_a", "lora_b")
 PACKED_ONLY = ("qzeros", "scales", "g_idx", "scaled_zeros")  # suffixes that mean nothing without a qweight (or B)
 
 
 def check_neighbours(source: Source, modules: Mapping[str, Sequence[Module]], declared: Declared, own: Sequence[str]) -> None:
     """Findings about everything that is no well-formed module of the method's own kinds."""
     _other_kinds(source, modules, own)
-    _adapters_and_orphans(source)
+    _orphans(source)
     quantized = [m for found in modules.values() for m in found]
     _excluded(source, declared, quantized)
     _listed_plain(source, declared, {m.name for m in quantized})
@@ -56,20 +54,11 @@ def _other_kinds(source: Source, modules: Mapping[str, Sequence[Module]], own: S
             )
 
 
-def _adapters_and_orphans(source: Source) -> None:
+def _orphans(source: Source) -> None:
     names: dict[str, set[str]] = {}
-    for name, view in source.checkpoint.tensors.items():
+    for name in source.checkpoint.tensors:
         head, _, leaf = name.rpartition(".")
         names.setdefault(head, set()).add(leaf)
-        if any(part in ADAPTERS for part in name.split(".")):
-            source.findings.error(
-                "adapter-inside",
-                f"{name} is part of an adapter that cannot be merged into codes",
-                layer=head,
-                tensor=name,
-                file=view.file.name,
-                advice="remove the adapter, or merge it before quantizing",
-            )
     for head, leaves in names.items():
         if leaves & set(PACKED_ONLY) and not leaves & {"qweight", "B", "weight", "weight_packed"}:
             leaf = next(x for x in PACKED_ONLY if x in leaves)

@@ -14,8 +14,10 @@ from typing import Any
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
+from humming_convert.formats.adapters import refuse_adapters
 from humming_convert.formats.refused import REFUSED
 from humming_convert.formats.source import Module, Source
+from humming_convert.formats.zero_weights import warn_zero_weights
 from humming_convert.standard.layer import StandardLayer
 
 RULES = (
@@ -240,6 +242,9 @@ def read_layers(source: Source) -> Reading:
             read = load(READERS[kind])(source, modules[name])
             layers += read
             nothing += [] if read else [modules[name]]
+    refuse_adapters(source)
+    if not source.headers_only:
+        warn_zero_weights(source, layers)
     if not source.findings.errors:
         for module in nothing:  # never passed through in silence
             _unread(

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from humming_convert.findings import Rule
+from humming_convert.formats import adapters, biases, columns, declared, neighbours, plain, zeros
 from humming_convert.formats import awq as awq_reader
-from humming_convert.formats import biases, columns, declared, neighbours, plain, zeros
 from humming_convert.formats import gptq as gptq_reader
 from humming_convert.formats import marlin as marlin_reader
 from humming_convert.standard.packing import stream_pack, stream_unpack
 from tests.formats.gptq_folders import AWQ, GPTQ, MODULE, Reading, awq, fast, folder, gemv, gptq, marlin, matrix, modules, read, reading_of
 
 ASYM = {**GPTQ, "sym": False}
-MODULES = (gptq_reader, awq_reader, marlin_reader, plain, neighbours, biases, columns, declared, zeros)
+MODULES = (gptq_reader, awq_reader, marlin_reader, plain, neighbours, adapters, biases, columns, declared, zeros)
 RULES: tuple[Rule, ...] = tuple(r for m in MODULES for r in m.RULES)
 IDENTITY = np.arange(128) // 32
 
