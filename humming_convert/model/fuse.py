@@ -125,9 +125,11 @@ def fuse_model(
     plain: Iterable[str],
     options: ModelOptions,
     *,
+    excluded: Sequence[StandardLayer] = (),
     findings: Findings,
 ) -> FusedModel:
-    """All of it. layers: unfused, as the formats give them (experts one by one unless stacked on disk); plain: names of unquantized tensors.
+    """All of it. layers: unfused, as the formats give them (experts one by one unless stacked on disk); plain: names of unquantized tensors;
+    excluded: quantized layers that are passed through: they are checked with the others, and stand for dense parts of a group.
 
     options.fuse "none": every projection by itself, everything else (checks, act-order, lm_head, row order) the same.
     """
@@ -135,7 +137,7 @@ def fuse_model(
     family = family_of(checkpoint.model_type)
     if not family.known:
         family = _text_family(checkpoint) or family
-    check_model(checkpoint, family, layers, plain, findings)
+    check_model(checkpoint, family, [*layers, *excluded], plain, findings)
     layers, dequantize = _set_aside(layers, options.lm_head, findings)
     folded = fold_act_order(layers, on_desc_act=options.on_desc_act, findings=findings)
     dequantize += [Dequantize(by_columns(x), "act-order that cannot be folded", "act-order-dequantize") for x in folded.dequantize]
@@ -147,7 +149,7 @@ def fuse_model(
     if not family.known:
         _propose(ready, options.fuse, checkpoint.model_type, findings)
     apart: set[str] = set()
-    floats = {name.removesuffix(".weight") for name in plain if name.endswith(".weight")}
+    floats = {name.removesuffix(".weight") for name in plain if name.endswith(".weight")} | {x.name for x in excluded}
     siblings = {*ready, *floats, *(d.layer.name for d in dequantize)}
     if options.fuse == "vllm" or (options.fuse == "auto" and family.known):
         out, mixed, apart = _fuse_groups(family, ready, floats, {d.layer.name for d in dequantize}, options.on_mixed, findings)

@@ -48,6 +48,7 @@ def standard_model(
     options: ModelOptions,
     *,
     read: Read | None,
+    excluded: Sequence[StandardLayer] = (),
     findings: Findings,
 ) -> FusedModel:
     """The layers of a `--standard` run, from those of the formats: checked, act-order folded, heads set aside, then `standard_form`."""
@@ -61,8 +62,8 @@ def standard_model(
             advice="convert with --target if the KV cache is to use them",
             count=len(kept),
         )
-    model = fuse_model(checkpoint, layers, plain, replace(options, fuse="none"), findings=findings)
-    return standard_form(model, plain, dtype=options.dtype, read=read, findings=findings, on_mixed=options.on_mixed)
+    model = fuse_model(checkpoint, layers, plain, replace(options, fuse="none"), excluded=excluded, findings=findings)
+    return standard_form(model, (*plain, *(f"{x.name}.weight" for x in excluded)), dtype=options.dtype, read=read, findings=findings, on_mixed=options.on_mixed)
 
 
 def standard_form(

@@ -53,9 +53,9 @@ def make_plan(
         )
     findings.raise_errors()
     layers, excluded = _selected(reading.layers, request)
-    plain_names = [v.name for v in reading.passthrough] + [v.name for x in excluded for v in x.source]
+    plain_names = [v.name for v in reading.passthrough]
     # errors of the model are not the end yet: what could be fused is looked at too, so that all findings come at once
-    model = _model(checkpoint, layers, plain_names, request, read, findings, headers_only)
+    model = _model(checkpoint, layers, excluded, plain_names, request, read, findings, headers_only)
     heads = Heads.of(checkpoint.text_config)
     if request.standard:
         planned: list[PlannedLayer] = [_standard_layer(x, model, checkpoint, heads) for x in model.layers]
@@ -128,6 +128,7 @@ def _selected(layers: Iterable[StandardLayer], request: Request) -> tuple[list[S
 def _model(
     checkpoint: Checkpoint,
     layers: list[StandardLayer],
+    excluded: list[StandardLayer],
     plain: list[str],
     request: Request,
     read: Read,
@@ -145,8 +146,9 @@ def _model(
     )
     check_tied_head(checkpoint, None if headers_only else read, findings)
     if request.standard:
-        return standard_model(checkpoint, layers, plain, options, read=None if headers_only else read, findings=findings)
-    return fuse_model(checkpoint, layers, plain, options, findings=findings)
+        data = None if headers_only else read
+        return standard_model(checkpoint, layers, plain, options, read=data, excluded=excluded, findings=findings)
+    return fuse_model(checkpoint, layers, plain, options, excluded=excluded, findings=findings)
 
 
 def _standard_layer(layer: StandardLayer, model: FusedModel, checkpoint: Checkpoint, heads: Heads) -> PlannedLayer:
