@@ -19,7 +19,7 @@ from humming_convert.standard.numbers import values
 from humming_convert.standard.packing import PACKINGS, Codes
 from humming_convert.standard.packing_ct import zero_codes
 
-# packing -> what its first stored rows are: "row": one row of K codes; "columns": 32 codes of every row; "column": one code of every row
+# packing -> what its first stored rows are: "row": one row of K codes; "columns": 32 codes of every row; "column": 16 codes of every row
 LEAST = 16  # weights of a group, at least
 FIRST = {
     "rows": "row",
