@@ -24,14 +24,31 @@ ISSUES = "please report this with the lines above, the command and the output of
 ClickUsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise exits.Terminated
+SWALLOWS = frozenset({"cb", "__del__", "remove", "_remove"})  # callbacks of the collector and of import locks: what they raise is dropped
+LATER = 0.02  # seconds
+
+
+class Signals:
+    """SIGINT and SIGTERM as exceptions, and which came: code in C that was importing can turn the exception into one of its own."""
+
+    def __init__(self) -> None:
+        self.came: int | None = None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, self._raise)
+
+    def _raise(self, number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGALRM:
+            self.came = number
+        if frame is not None and frame.f_code.co_name in SWALLOWS:
+            signal.setitimer(signal.ITIMER_REAL, LATER)
+            return
+        raise KeyboardInterrupt if self.came == signal.SIGINT else exits.Terminated
 
 
 def guarded(app: typer.Typer, arguments: list[str]) -> int:
     """Runs the app; the exit code of architecture.md 9.3. Never a traceback for anything but a bug."""
     as_json, verbose = "--json" in arguments, "--verbose" in arguments or "-v" in arguments
-    signal.signal(signal.SIGTERM, _terminate)
+    signals = Signals()
 
     def end(code: int, message: str, findings: Iterable[Finding] = (), kind: str = "error") -> int:
         found = tuple(findings)
@@ -45,6 +62,10 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
             print(message, file=sys.stderr)
         return code
 
+    def stopped(number: int | None) -> int:
+        code, word = (exits.TERMINATED, "terminated") if number == signal.SIGTERM else (exits.INTERRUPTED, "interrupted")
+        return end(code, f"{word}; the same command goes on where it stopped", (), word)
+
     try:
         result = app(arguments, standalone_mode=False)
         sys.stdout.flush()
@@ -55,16 +76,16 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
     except Refused as error:
         count = sum(f.severity == "error" for f in error.findings)
         return end(exits.REFUSED, f"refused: {count} error{'s' * (count != 1)}, nothing was written", error.findings)
-    except (KeyboardInterrupt, typer.Abort):
-        return end(exits.INTERRUPTED, "interrupted; the same command goes on where it stopped", (), "interrupted")
-    except exits.Terminated:
-        return end(exits.TERMINATED, "terminated; the same command goes on where it stopped", (), "terminated")
+    except (KeyboardInterrupt, typer.Abort, exits.Terminated):
+        return stopped(signals.came)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away: nothing more can be said there
         return exits.DONE
     except MemoryError:
         return end(exits.ENVIRONMENT, "out of memory; a lower --max-memory or fewer --jobs need less", (), "out-of-memory")
     except Exception as error:  # noqa: BLE001 the edge of the program: known kinds by table, anything else is a bug and says so
+        if signals.came is not None:
+            return stopped(signals.came)
         code, message, kind = _known(error)
         if code == exits.BUG:
             traceback.print_exc()
