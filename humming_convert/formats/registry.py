@@ -15,10 +15,11 @@ from typing import Any
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
 from humming_convert.formats.adapters import refuse_adapters
+from humming_convert.formats.checks import run_checks
 from humming_convert.formats.refused import REFUSED
 from humming_convert.formats.source import Module, Source
 from humming_convert.formats.zero_weights import warn_zero_weights
-from humming_convert.standard.layer import StandardLayer
+from humming_convert.standard.layer import Check, StandardLayer
 
 RULES = (
     Rule(100, "module-unknown", "the tensors of a module form one of the known sets"),
@@ -182,6 +183,9 @@ PACKED_ONLY = (
 )
 
 
+CACHE_SCALES = (".k_scale", ".v_scale", ".q_scale")
+
+
 def modules_of(tensors: Mapping[str, TensorView]) -> dict[str, Module]:
     """Modules by name, in the order of their names in the checkpoint."""
     found: dict[str, dict[str, TensorView]] = {}
@@ -245,6 +249,8 @@ def read_layers(source: Source) -> Reading:
     refuse_adapters(source)
     if not source.headers_only:
         warn_zero_weights(source, layers)
+        cached = [v for v in source.checkpoint.tensors.values() if v.name.endswith(CACHE_SCALES)]  # copied, and read by the runtime
+        run_checks([Check(what="finite", view=v, layer=v.name.rpartition(".")[0]) for v in cached], source.read, source.findings)
     if not source.findings.errors:
         for module in nothing:  # never passed through in silence
             _unread(

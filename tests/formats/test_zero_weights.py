@@ -67,3 +67,10 @@ def test_an_adapter_inside_is_refused_in_every_family(tmp_path: Path, base: str)
     found = findings_of(tmp_path / "in", base, [("add", [f"{MODULE}.lora_A.weight", "F16", [8, 192], "00"])])
     (one,) = [f for f in found if f.code == "adapter-inside"]
     assert one.severity == "error" and one.tensor == f"{MODULE}.lora_A.weight"
+
+
+@pytest.mark.parametrize("value", ["0000c07f", "0000807f"], ids=["nan", "infinite"])
+def test_scales_of_the_cache_are_finite_though_they_are_only_copied(tmp_path: Path, value: str) -> None:
+    name = "model.layers.0.self_attn.k_proj.k_scale"
+    (one,) = [f for f in findings_of(tmp_path / "in", "ct-int4-sym", [("add", [name, "F32", [1], value])]) if f.severity == "error"]
+    assert (one.code, one.tensor) == ("scale-nonfinite", name)

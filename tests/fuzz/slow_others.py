@@ -58,7 +58,7 @@ def ct_pack(t: Tensors, said: Mapping[str, Any]) -> Meaning:
     need(len(packed.shape) == 2, "shape")
     n, words = packed.shape
     bits, group = integer(said.get("num_bits")), integer(said.get("group_size"))
-    told = [int(x) for x in shape.array.reshape(-1)] if shape is not None else []
+    told = [int(x) for x in shape.array.reshape(-1)] if shape is not None and shape.dtype in ("I64", "I32") else []
     k = told[1] if len(told) == 2 and told[1] > 0 else None
     groups = scale.shape[-1] if len(scale.shape) > 1 else 1
 
