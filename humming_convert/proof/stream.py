@@ -29,7 +29,7 @@ from humming_convert.standard.expr import CodeBlock, Weight
 from humming_convert.standard.packing import PACKINGS
 
 WINDOW = 1 << 18  # packed words (1 MB) at a time: source, packed words and what proves them stay in L2
-SAMPLED = 4  # windows of a tensor whose places are also read by the address formula
+SAMPLED = 2  # windows of a tensor whose places are also read by the address formula
 SAMPLES = 16  # rows and columns of each part in such a window
 SMALL = 1 << 22  # codes of a layer; below it the numpy reference is faster than loading compiled code
 SEED = 0x48554D  # of the sampled places: the same run reads the same places
