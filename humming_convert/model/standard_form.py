@@ -63,7 +63,9 @@ def standard_model(
             count=len(kept),
         )
     model = fuse_model(checkpoint, layers, plain, replace(options, fuse="none"), excluded=excluded, findings=findings)
-    return standard_form(model, (*plain, *(f"{x.name}.weight" for x in excluded)), dtype=options.dtype, read=read, findings=findings, on_mixed=options.on_mixed)
+    floats = (*plain, *(f"{x.name}.weight" for x in excluded))
+    fuse = model.family.known or options.fuse == "vllm"
+    return standard_form(model, floats, dtype=options.dtype, read=read, findings=findings, on_mixed=options.on_mixed, fuse=fuse)
 
 
 def standard_form(
@@ -74,14 +76,19 @@ def standard_form(
     read: Read | None,
     findings: Findings,
     on_mixed: OnMixed = "refuse",
+    fuse: bool = True,
 ) -> FusedModel:
     """The model's layers as `--standard` writes them. `plain`: names of unquantized tensors. read: None if data must not be read; tensor
-    scales of one fused module then count as different.  on_mixed "dequantize": what vLLM cannot hold in one module becomes plain matrices."""
+    scales of one fused module then count as different.  on_mixed "dequantize": what vLLM cannot hold in one module becomes plain matrices.
+    fuse: whether vLLM is known (or said) to fuse the family's groups."""
     aside = {d.layer.name for d in model.dequantize}
     floats = {name.removesuffix(".weight") for name in plain if name.endswith(".weight")} | aside
     by_name = {layer.name: without_inputs(layer, findings) for layer in model.layers}
     # of an unknown family nothing is fused, and no part is rounded for the sake of its neighbours (formats.md 10.4)
-    units = _units(model.family, {*by_name, *floats}) if model.family.known else []
+    units = _units(model.family, {*by_name, *floats})
+    if not fuse:
+        _warn_of_guesses(units, by_name, findings)
+        units = []
     out: list[StandardLayer] = []
     dequantize = list(model.dequantize)
     done: set[str] = set()
@@ -107,7 +114,7 @@ def standard_form(
             _warn(findings, where, why, _MIXED_ADVICE if made.mixed and own is None else "")
     for layer in by_name.values():
         if layer.name not in done:
-            layer = _fused_on_disk(layer) if model.family.known else layer
+            layer = _fused_on_disk(layer) if fuse else layer
             out.append(layer)
             why = _why_alone(model.family, layer)
             if why is not None:
@@ -129,6 +136,25 @@ def _warn(findings: Findings, where: str, why: str, first: str = "") -> None:
         layer=where,
         advice=first + "convert with --target for the packed form, or load this folder with humming_convert",
     )
+
+
+def _warn_of_guesses(units: Sequence[tuple[str, tuple[str, ...], bool]], by_name: dict[str, StandardLayer], findings: Findings) -> None:
+    """Of an unknown family: modules that are likely to be fused, and could not be as they are. 5 bits would even load wrong."""
+    for name, parts, moe in units:
+        forms = {by_name[p].form for p in parts if p in by_name}
+        if moe or not forms:
+            continue
+        form = next(iter(forms))
+        if len(forms) > 1 or any(p not in by_name for p in parts):
+            why: str | None = "they have different forms"
+        elif "tensor" in (form.scale.kind, form.scale_2):
+            why = "a tensor scale for each part"
+        else:
+            why = "a block scale on a fused module" if form.scale.kind == "block" else _unsupported(form)
+        if why is not None:
+            _warn(
+                findings, name, f"{why}, if it fuses {' and '.join(p.rpartition('.')[2] for p in parts)}", "--fuse vllm says that it does; "
+            )
 
 
 def without_inputs(layer: StandardLayer, findings: Findings) -> StandardLayer:

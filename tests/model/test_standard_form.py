@@ -202,6 +202,21 @@ def test_nothing_of_an_unknown_family_is_rounded_for_its_neighbours() -> None:
     assert {x.form.scale_2 for x in model.layers if x.name != f"{ATTN}.o_proj"} == {"tensor"} and set(model.vllm.values()) == {None}
 
 
+@pytest.mark.parametrize(("bits", "warns"), [(4, []), (5, [f"{ATTN}.qkv_proj"])])
+def test_what_an_unknown_family_may_fuse_is_warned_of_where_that_would_go_wrong(bits: int, warns: list[str]) -> None:
+    memory = Memory()
+    parts = attention(memory, **{p: {"kind": f"uint{bits}", "zeros": True} for p in "qkvo"})
+    _, findings = standard(memory, parts, {"model_type": "brand_new"})
+    assert warned(findings) == warns
+
+
+def test_an_unknown_family_is_brought_to_fused_forms_where_that_is_asked_for() -> None:
+    memory = Memory()
+    parts = attention(memory, **{p: {"kind": "uint5", "zeros": True} for p in "qkv"})
+    model, findings = standard(memory, parts, {"model_type": "brand_new"}, options=ModelOptions(fuse="vllm"))
+    assert {x.form.number.name for x in model.layers if x.name != f"{ATTN}.o_proj"} == {"uint6"} and not warned(findings)
+
+
 def test_static_input_scales_are_left_out_with_a_note() -> None:
     memory = Memory()
     model, findings = standard(memory, attention(memory, o={"input_scale": 0.5}))
