@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any, Literal
 
 from humming_convert.model.families import expert_count, expert_of
@@ -264,10 +265,17 @@ def _not_whole(layer: StandardLayer, cut: Cut, tp: int) -> Rejected | None:
 
 def max_tp(layer: StandardLayer, heads: Heads) -> int | None:
     """The largest number of ranks that the layer can be cut for; None: any, it is not cut."""
-    axes = {axis_of(name) for name in layer.parts[: len(layer.stack_n)]}
-    if axes == {"whole"}:
+    axes = [axis_of(name) for name in layer.parts[: len(layer.stack_n)]]
+    if set(axes) == {"whole"}:
         return None
-    for tp in range(MOST, 1, -1):
+    # every cut divides these; the other numbers need not be tried (there are layers by the ten thousand)
+    divided = (
+        layer.k if a in ("columns", "attention_columns") else n if a in ("rows", "halves") else heads.query
+        for a, n in zip(axes, layer.stack_n, strict=True)
+        if a not in (None, "whole")
+    )
+    common = gcd(*divided)
+    for tp in (x for x in range(min(MOST, common), 1, -1) if common % x == 0):
         if not isinstance(where(layer, Rank(tp_size=tp, tp_rank=tp - 1), heads), Rejected):
             return tp
     return 1
