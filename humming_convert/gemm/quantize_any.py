@@ -6,7 +6,7 @@ Facts: layouts.md 4.1 (modes). Scales: largest magnitude over the largest number
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,18 @@ F32 = NDArray[np.float32]
 THREADS = 128
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What the kernel knows of a layer: layers of one width share it."""
+
+    k: int
+    half: str
+
+
 def source(layer: Layer, compute: Compute) -> KernelSource:
     """The kernel for a layer's activations."""
-    return kernel_source("quantize_any", layer, replace(compute, output="f32", task="dense"), Tuning(threads=THREADS))
+    mathematics = replace(compute, output="f32", task="dense", flush=1, step=8)
+    return kernel_source("quantize_any", Rows(layer.k, layer.half), mathematics, Tuning(threads=THREADS))
 
 
 def launch(device: Device, layer: Layer, compute: Compute, x: Any, given: Any) -> tuple[Any, Any]:

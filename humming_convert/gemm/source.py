@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 from humming_convert.gemm.compute import Compute
-from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.tuning import Tuning
 from humming_convert.resources import cuda_templates
 
@@ -74,8 +73,8 @@ def struct(name: str, config: Any) -> str:
     return f"struct {name} {{\n{body}\n}};\n"
 
 
-def kernel_source(family: str, layer: Layer | None = None, compute: Compute | None = None, tuning: Tuning | None = None) -> KernelSource:
-    """The source of a kernel of FAMILIES."""
+def kernel_source(family: str, layer: Any = None, compute: Compute | None = None, tuning: Tuning | None = None) -> KernelSource:
+    """The source of a kernel of FAMILIES. layer: a Layer, or what a family needs of one."""
     assert family in FAMILIES, family
     parts = [struct(n, c) for n, c in (("Layer", layer), ("Compute", compute), ("Tuning", tuning)) if c is not None]
     generated = "#pragma once\n" + "".join(parts) + f"#define HC_FAMILY HC_FAMILY_{family}\n"

@@ -9,26 +9,29 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SELECTED = HERE / "selected.json"
 if __name__ == "__main__":
     sys.path[:0] = [str(HERE.parent / "layouts"), str(HERE.parent.parent)]
 
+import ml_dtypes  # noqa: E402
+import numpy as np  # noqa: E402
 from layer_maker import WEIGHTS, form, layer  # noqa: E402
 
 from humming_convert.findings import Refused  # noqa: E402
 from humming_convert.gemm.compute import Compute  # noqa: E402
 from humming_convert.gemm.layer import Layer  # noqa: E402
-from humming_convert.layouts import PackedLayer, prepare  # noqa: E402
-from humming_convert.standard.forms import WeightForm  # noqa: E402
+from humming_convert.layouts import Answers, LayerRecipe, PackedLayer, prepare, resolve  # noqa: E402
+from humming_convert.standard.forms import InputForm, WeightForm  # noqa: E402
 from humming_convert.standard.numbers import MODEL_DTYPES  # noqa: E402
 from humming_convert.targets.activations import activation  # noqa: E402
 from humming_convert.targets.environment import Environment  # noqa: E402
 from humming_convert.targets.legality import compatible  # noqa: E402
-from humming_convert.targets.table import TARGETS, target_of  # noqa: E402
+from humming_convert.targets.table import TARGETS, Target, target_of  # noqa: E402
 
 ENV = Environment((13, 0), True, "0.1.20")
 ACTS = (
@@ -69,36 +72,69 @@ class Spec:
         dtype = self.dtype or MODEL_DTYPES[self.param]
         return form(self.weight, self.kind, self.k, dtype, self.zero, self.second, self.rows)
 
-    def packed(self) -> PackedLayer | None:
-        """None where the combination is not legal."""
-        target, f, seed = target_of(self.sm, self.ppu), self.form(), self.seed
-        assert target is not None
+    @property
+    def target(self) -> Target:
+        found = target_of(self.sm, self.ppu)
+        assert found is not None
+        return found
+
+    @property
+    def input(self) -> InputForm:
         name = {"BF16": "bf16", "F16": "fp16"}[self.param] if self.act == "16" else self.act
-        given = activation(name, self.param, static=self.act == "nvfp4" and seed % 2 == 0)
-        if not compatible(f, given, target, ENV, self.param).ok:
+        return activation(name, self.param, static=self.act == "nvfp4" and self.seed % 2 == 0)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (128, 192) if self.k == 96 else (64 if self.kind == "block" else 96, 256)
+
+    @property
+    def more(self) -> dict[str, Any]:
+        seed = self.seed
+        return {"experts": 2 if seed % 3 == 0 else None, "bias": seed % 4 == 0, "lowest": seed % 5 != 0, "spread": 3 if seed % 2 else 18}
+
+    @property
+    def where(self) -> dict[str, Any]:
+        return {"param_dtype": self.param, "env": ENV, "entry": "vllm", "pad_n": 64 * (1 + self.seed % 2), "pad_k": 128, "e0m": True}
+
+    def recipe(self) -> LayerRecipe | None:
+        """Without the data: what `packed` comes to is known from `more`. None where the combination is not legal."""
+        f, more, (n, k) = self.form(), self.more, self.shape
+        if not compatible(f, self.input, self.target, ENV, self.param).ok:
             return None
-        n, k = (128, 192) if self.k == 96 else (64 if self.kind == "block" else 96, 256)
-        more = {"experts": 2 if seed % 3 == 0 else None, "bias": seed % 4 == 0, "lowest": seed % 5 != 0, "spread": 3 if seed % 2 else 18}
-        made = layer(f, n, k, param=self.param, seed=seed, **more)
+        answers = Answers(
+            no_zero_code=not more["lowest"],
+            tensor_scales_equal=True,
+            fp16_range=False,
+            range_fit=more["spread"] > 11,
+            zero_points_shift=False,
+        )
+        about = {"n": n, "k": k, "experts": more["experts"], "stack_n": (n,), "form": f, "input": self.input, "target": self.target}
         try:
-            return prepare(made, target, given, param_dtype=self.param, env=ENV, entry="vllm", pad_n=64 * (1 + seed % 2), pad_k=128)
+            return resolve(**about, has_bias=more["bias"], answers=answers, **self.where)
         except Refused:
             return None
+
+    def packed(self) -> PackedLayer:
+        made = layer(self.form(), *self.shape, param=self.param, seed=self.seed, **self.more)
+        if self.dtype == "float8e5m2":  # the maker's scales have no such type
+            scale = np.abs(made.tensors["weight_scale"].astype(np.float32)).astype(ml_dtypes.float8_e5m2)
+            made = replace(made, tensors={**made.tensors, "weight_scale": scale})
+        return prepare(made, self.target, self.input, **self.where)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     name: str
-    packed: PackedLayer
+    recipe: LayerRecipe
     layer: Layer
     compute: Compute
 
     @classmethod
-    def of(cls, spec: Spec, packed: PackedLayer, sm: int) -> Case:
+    def of(cls, spec: Spec, recipe: LayerRecipe, sm: int) -> Case:
         """For a GPU of `sm`: the layout of any target, multiplied with what this GPU has."""
-        config = packed.recipe.config.as_dict()
-        mine = Layer.of(config, packed.recipe.flags, packed.recipe.pair.target.ppu)
-        return cls(spec.name, packed, mine, Compute.of(mine, config, sm=sm))
+        config = recipe.config.as_dict()
+        mine = Layer.of(config, recipe.flags, recipe.pair.target.ppu)
+        return cls(spec.name, recipe, mine, Compute.of(mine, config, sm=sm))
 
     def shows(self) -> set[tuple[object, ...]]:
         """Reading of codes, reading of scales, mathematics."""
@@ -127,7 +163,7 @@ def select() -> list[Spec]:
     seen: set[tuple[object, ...]] = set()
     out = []
     for spec in specs():
-        if (packed := spec.packed()) is not None and not (found := Case.of(spec, packed, 90).shows()) <= seen:
+        if (recipe := spec.recipe()) is not None and not (found := Case.of(spec, recipe, 90).shows()) <= seen:
             seen |= found
             out.append(spec)
     return out

@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "layouts"), str(HERE.parent.parent)]
 
 import numpy as np  # noqa: E402
-from cases import Case, selected  # noqa: E402
+from cases import Case, Spec, selected  # noqa: E402
 
 from humming_convert.gemm.cache import build_all  # noqa: E402
 from humming_convert.gemm.check import ROWS, Checker, LayerCheck, as_float, random_rows  # noqa: E402
@@ -33,21 +33,22 @@ from humming_convert.gemm.nvrtc import architecture, compiler  # noqa: E402
 from humming_convert.gemm.reference import Reference  # noqa: E402
 
 
-class Tested:
+class Subject:
     """One case, with what it stands for before anything is planted."""
 
-    def __init__(self, case: Case, device: Device | None) -> None:
-        self.case = case
-        self.packed = {role: np.ascontiguousarray(x) for role, x in case.packed.tensors.items()}
+    def __init__(self, spec: Spec, device: Device) -> None:
+        packed = spec.packed()
+        self.case = case = Case.of(spec, packed.recipe, device.sm)
+        self.packed = {role: np.ascontiguousarray(x) for role, x in packed.tensors.items()}
         first = self.reference(self.packed)
         experts = max(1, case.layer.experts)
         self.weights = [first.weights(e) for e in range(experts)]
         self.bias = [first.bias(e) for e in range(experts)]
         given = 0.25 if case.compute.act_mode == "fixed" else 0.01
-        self.checker = Checker(device, case.layer, case.compute, self.packed, self.weights.__getitem__, self.bias.__getitem__, given)  # type: ignore[arg-type]
+        self.checker = Checker(device, case.layer, case.compute, self.packed, self.weights.__getitem__, self.bias.__getitem__, given)
 
     def reference(self, packed: dict[str, Any]) -> Reference:
-        recipe = self.case.packed.recipe
+        recipe = self.case.recipe
         return Reference(recipe.config.as_dict(), recipe.pair.target, recipe.environment, packed)
 
     def changes(self, packed: dict[str, Any]) -> bool:
@@ -73,15 +74,15 @@ class Tested:
         return not found.ok
 
 
-def half_output_agrees(tested: Tested, device: Device) -> bool:
+def half_output_agrees(subject: Subject, device: Device) -> bool:
     """Results of 16 bits are the float32 results, rounded once."""
-    layer, checker = tested.case.layer, tested.checker
+    layer, checker = subject.case.layer, subject.checker
     rng = np.random.default_rng(5)
     x = device.put(random_rows(33, layer.k, layer.half, rng))
     experts = rng.integers(0, layer.experts, 33) if layer.experts else None
     given = checker.given if checker.compute.wants_given_scale else None
-    wide = device.get(Multiplier.of(device, layer, checker.compute, tested.packed, given)(x, experts))
-    narrow = device.get(Multiplier.of(device, layer, replace(checker.compute, output=layer.half), tested.packed, given)(x, experts))
+    wide = device.get(Multiplier.of(device, layer, checker.compute, subject.packed, given)(x, experts))
+    narrow = device.get(Multiplier.of(device, layer, replace(checker.compute, output=layer.half), subject.packed, given)(x, experts))
     from humming_convert.gemm.check import half_bits
 
     with np.errstate(all="ignore"):
@@ -103,11 +104,7 @@ def main() -> int:
     specs = [s for s in selected() if asked.match in s.name]
     if asked.limit:
         specs = specs[:: max(1, len(specs) // asked.limit)][: asked.limit]
-    tested = []
-    for spec in specs:
-        packed = spec.packed()
-        assert packed is not None, spec.name
-        tested.append(Tested(Case.of(spec, packed, device.sm), device))
+    tested = [Subject(spec, device) for spec in specs]
     made = time.monotonic()
     wanted = {(s.generated, s.name): (s, arch) for t in tested for s in t.checker.sources()}
     build_all(device.cache, list(wanted.values()), asked.jobs)
@@ -120,7 +117,7 @@ def main() -> int:
     table: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(int))
     wrong: list[dict[str, Any]] = []
     by_rows: dict[int, float] = defaultdict(float)
-    good: list[Tested] = []
+    good: list[Subject] = []
     for number, t in enumerate(tested):
         found = t.checker.check(ROWS)
         row = table[t.case.layer.family]
