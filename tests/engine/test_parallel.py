@@ -28,14 +28,15 @@ from humming_convert.targets.environment import Environment
 from tests.whole import assert_whole, manifest_of
 
 Array = NDArray[Any]
-EVEN = Shape(hidden=256, intermediate=512, heads=4, kv_heads=2, head_dim=128)
+EVEN = Shape(hidden=128, intermediate=256, heads=2, kv_heads=2, head_dim=128)
+FOUR = Shape(hidden=128, intermediate=512, heads=4, kv_heads=2, head_dim=128)
 MOE = Shape(hidden=256, intermediate=256, heads=4, kv_heads=2, head_dim=64, experts=5, expert_intermediate=128)
 ROWS = {row["name"]: row for row in DECODERS}
 
 
-def sample(name: str) -> Sample:
+def sample(name: str, shape: Shape = EVEN) -> Sample:
     row = ROWS[name]
-    return decoder(**{**row, "shape": MOE if row["model_type"] == "qwen3_moe" else EVEN})
+    return decoder(**{**row, "shape": MOE if row["model_type"] == "qwen3_moe" else shape})
 
 
 # ------------------------------------------------------------------ the same cut, in numpy
@@ -146,7 +147,7 @@ def test_a_rank_holds_what_packing_its_slice_gives(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["gptq-4bit-v2-asym", "awq-4bit-gemm", "ct-fp8-block", "ct-mxfp4", "fp8-modelopt"])
 def test_key_value_heads_fewer_than_ranks_are_on_several(name: str, tmp_path: Path) -> None:
-    assert_ranks(sample(name).write(tmp_path), tmp_path / "out", EVEN.kv_heads, 4, act="fp8", dtype="bf16")
+    assert_ranks(sample(name, FOUR).write(tmp_path), tmp_path / "out", FOUR.kv_heads, 4, act="fp8", dtype="bf16")
 
 
 @pytest.mark.parametrize(("tp", "ep"), [(2, 1), (1, 2), (2, 2), (2, 4), (1, 5)])
@@ -261,7 +262,7 @@ def test_options_that_contradict_each_other_are_a_usage_error(options: dict[str,
 def test_the_plan_says_how_far_each_layer_can_be_cut(tmp_path: Path) -> None:
     from humming_convert.plan.document import plan_document
 
-    plan = plan_document(api.plan(sample("ct-int4-asym").write(tmp_path), target="sm90", act="bf16"))
+    plan = plan_document(api.plan(sample("ct-int4-asym", FOUR).write(tmp_path), target="sm90", act="bf16"))
     most = {entry["name"].rpartition(".")[2]: entry["max_tp"] for entry in plan["layers"]}
     # 4 heads; 512 columns in 8 groups of 64; gate and up have 512 rows whose zero points fill words of 8
     assert most == {"qkv_proj": 4, "o_proj": 4, "gate_up_proj": 64, "down_proj": 8}
