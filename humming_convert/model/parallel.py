@@ -263,11 +263,13 @@ def _not_whole(layer: StandardLayer, cut: Cut, tp: int) -> Rejected | None:
     return None
 
 
-def max_tp(layer: StandardLayer, heads: Heads) -> int | None:
-    """The largest number of ranks that the layer can be cut for; None: any, it is not cut."""
+def max_tp(layer: StandardLayer, heads: Heads, *, stock: bool = False) -> int | None:
+    """The largest number of ranks that the layer can be cut for; None: any, it is not cut. stock: vLLM itself cuts the standard form."""
     axes = [axis_of(name) for name in layer.parts[: len(layer.stack_n)]]
     if set(axes) == {"whole"}:
         return None
+    if stock and layer.form.scale.kind == "channel" and layer.form.zero_point != "none" and {"columns", "attention_columns"} & set(axes):
+        return 1  # vLLM 0.33 cuts the one column of zero points as if it were many, and stops
     # every cut divides these; the other numbers need not be tried (there are layers by the ten thousand)
     divided = (
         layer.k if a in ("columns", "attention_columns") else n if a in ("rows", "halves") else heads.query

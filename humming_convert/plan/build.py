@@ -157,7 +157,7 @@ def _standard_layer(layer: StandardLayer, model: FusedModel, checkpoint: Checkpo
         for role in ROLES
         if role in layer.tensors
     }
-    return PlannedLayer(layer=layer, vllm=model.vllm.get(layer.name), recipe=None, outputs=outputs, max_tp=max_tp(layer, heads))
+    return PlannedLayer(layer=layer, vllm=model.vllm.get(layer.name), recipe=None, outputs=outputs, max_tp=max_tp(layer, heads, stock=True))
 
 
 def standard_name(layer: StandardLayer, role: str, model_type: str) -> str:

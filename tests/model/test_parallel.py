@@ -164,6 +164,11 @@ def test_a_layer_whose_share_is_not_known_is_refused_and_whole_for_one_rank(name
     assert cut_layer(layer, tp(1), LLAMA) is layer
 
 
+def test_zero_points_of_whole_rows_are_cut_here_but_not_by_stock_vllm() -> None:
+    layer = Memory().layer(f"{MLP}.down_proj", k=128, scale="channel", zeros=True)
+    assert max_tp(layer, LLAMA) == 16 and max_tp(layer, LLAMA, stock=True) == 1
+
+
 def test_the_largest_number_of_ranks_is_told() -> None:
     memory = Memory()
     assert max_tp(qkv(memory), LLAMA) == 8
