@@ -25,6 +25,7 @@ from humming_convert.findings import Finding
 
 WHOLE = 64 * 10**6  # bytes up to which a digest is of all of a file (architecture.md 9.6)
 BLOCK = 4 << 20
+RESIDENT = 32 << 20  # bytes of mapped files that stay mapped in at a time
 
 _RETRY = "leave the source alone while it is read, then run the same command again"
 
@@ -86,23 +87,34 @@ class _Files:
 
 
 class _Mapped:
-    """A file is mapped at its first tensor. The size is looked at before every tensor: beyond a file's end a map raises a signal."""
+    """A file is mapped at its first tensor. The size is looked at before every tensor: beyond a file's end a map raises a signal.
+
+    Pages that were looked at count as this process's memory as long as they are mapped, so they are let go again every `RESIDENT` bytes.
+    Arrays handed out stay valid: a page that is needed again comes from the page cache.
+    """
 
     def __init__(self) -> None:
         self._files = _Files()
-        self._maps: dict[Path, NDArray[np.uint8]] = {}
+        self._maps: dict[Path, tuple[mmap.mmap, NDArray[np.uint8]]] = {}
+        self._touched = 0
 
     def __call__(self, view: TensorView) -> NDArray[Any]:
         if view.nbytes == 0:
             return _frozen(np.zeros(view.shape, view.numpy))
         fd = self._files.descriptor(view)
-        whole = self._maps.get(view.file)
+        _, whole = self._maps.get(view.file, (None, None))
         if whole is None or view.offset + view.nbytes > len(whole):
             try:
-                whole = np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ), np.uint8)
+                opened = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
             except OSError as e:
                 raise _unreadable(view.file, e, view.name) from e
-            self._maps[view.file] = whole
+            whole = np.frombuffer(opened, np.uint8)
+            self._maps[view.file] = opened, whole
+        self._touched += view.nbytes
+        if self._touched > RESIDENT:
+            self._touched = view.nbytes
+            for opened, _ in self._maps.values():
+                opened.madvise(mmap.MADV_DONTNEED)
         return whole[view.offset : view.offset + view.nbytes].view(view.numpy).reshape(view.shape)
 
 

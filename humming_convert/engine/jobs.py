@@ -17,7 +17,6 @@ from humming_convert.engine.progress import Counter
 from humming_convert.plan.types import OutputFile, PlainTensor, Plan, PlannedLayer
 
 PIECE = 1 << 27  # bytes after which what is finished goes to the disk and into the journal
-KEPT = 64 << 20  # bytes of a buffer that a worker keeps from one layer to the next
 
 Item = PlannedLayer | PlainTensor
 Keep = Callable[[int, str, int, FileDone], None]
@@ -96,7 +95,7 @@ def write_file(job: FileJob, begun: FileDone | None, worker: Worker, counter: Co
                 continue
             with budget.take(need(item), worker.check):
                 _write_item(item, writer, worker, counter, piece)
-                worker.arena.trim(KEPT)
+                worker.arena.trim(budget.kept)
             if writer.upto - start >= PIECE and writer.upto < file.nbytes:
                 start = _keep(writer, job, start, piece, whole, keep)
                 piece = FileDone(0, "")

@@ -20,6 +20,7 @@ WINDOWS = 8 << 20  # bytes of a worker's windows: source, packed words, what is 
 REFERENCE = 12  # bytes a code of an expert that the numpy reference takes: codes, their copies, wide integers while packing
 MATRIX = 12  # bytes an element of a matrix that is dequantized: codes while they are unpacked, the result, what is read back
 SMALL = 6  # copies of scales and zero points while they are arranged: source, wide floats, packed, read back
+KEPT = 64 << 20
 SHARE = 0.8  # of a cgroup's limit: its page cache and other processes want some
 
 __all__ = ["Budget", "allowed", "limit_of_cgroup", "need", "private_bytes"]
@@ -57,10 +58,12 @@ def allowed(items: list[PlannedLayer | PlainTensor], asked: int | None, limit: i
 
 
 class Budget:
-    """Bytes shared by the workers. Who asks for more than there is gets it when nobody else has any."""
+    """Bytes shared by the workers. Who asks for more than there is gets it when nobody else has any.
 
-    def __init__(self, total: int) -> None:
-        self.total, self.used = total, 0
+    kept: bytes of a buffer that a worker may keep from one layer to the next; keeping it saves faulting its pages in again."""
+
+    def __init__(self, total: int, kept: int = KEPT) -> None:
+        self.total, self.used, self.kept = total, 0, kept
         self._condition = threading.Condition()
 
     @contextlib.contextmanager

@@ -22,7 +22,7 @@ from humming_convert.engine.how import How
 from humming_convert.engine.jobs import FileJob, jobs_of, share
 from humming_convert.engine.journal import FileDone, Journal, Keeper
 from humming_convert.engine.local import Pool, Task, grouped, run_local
-from humming_convert.engine.memory import Budget, allowed, limit_of_cgroup, private_bytes
+from humming_convert.engine.memory import KEPT, Budget, allowed, limit_of_cgroup, private_bytes
 from humming_convert.engine.merge import write_record
 from humming_convert.engine.prepare import NoSpace, already_done, is_whole, prepare, remove_if_new
 from humming_convert.engine.progress import Counter, Progress
@@ -136,7 +136,8 @@ def _write(runs: Sequence[_Run], how: How, progress: Progress | None) -> dict[st
     else:
         tasks.sort(key=lambda t: t.job.source_place)  # what several targets read of the source is read while it is in memory
     items = [item for one in runs for job in one.jobs for item in job.content]
-    budget = Budget(allowed(items, how.max_memory, limit_of_cgroup(), private_bytes()))
+    total = allowed(items, how.max_memory, limit_of_cgroup(), private_bytes())
+    budget = Budget(total, KEPT if how.max_memory is None else min(KEPT, total // 16))
     try:
         if how.engine == "ray":
             from humming_convert.engine.on_ray import run_ray
