@@ -15,7 +15,7 @@ from humming_convert.findings import Rule
 from humming_convert.formats.assemble import FLOATS, Draft
 from humming_convert.formats.biases import take_bias
 from humming_convert.formats.columns import Groups, at, column_groups, groups_of
-from humming_convert.formats.declared import Declared, read_config
+from humming_convert.formats.declared import Declared, gptqmodel_version, read_config
 from humming_convert.formats.neighbours import check_labels, check_neighbours, check_sections
 from humming_convert.formats.source import Module, Source
 from humming_convert.formats.zeros import Asymmetric, Verdict, census, decide_undo, decide_version, unpack_zeros
@@ -96,7 +96,8 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
         from humming_convert.formats.registry import kind_of, modules_of
 
         mine = [m for m in modules_of(source.checkpoint.tensors).values() if kind_of(m) == "gptq"]
-        _study(source, Declared(file="config.json"), mine)
+        label = str(source.config.get("checkpoint_format") or "").lower()
+        _study(source, Declared(file="config.json", format=label, producer=gptqmodel_version(source.config)), mine)
     studied: Studied = source.shared["gptq"]
     study = studied.studies.get(module.name)
     return [] if study is None else _layer(source, studied, study)

@@ -7,7 +7,7 @@ Facts: formats.md 0, 8; layouts.md 1.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -232,12 +232,22 @@ def _input(source: Source, config: Mapping[str, Any]) -> InputForm | None:
     return InputForm(number=a, mode=mode, group=group, scale_dtype=str(f.get("input_scale_dtype") or "float32"))  # type: ignore[arg-type]
 
 
+def _settings(source: Source) -> Callable[[str], Mapping[str, Any]]:
+    """A module's config. Where the config names another method, its fields and `dynamic` count all the same: the tensors say whose they are."""
+    if "settings" not in source.shared:
+        describe = source.shared.get("describe")
+        prepare(source, {})
+        if describe is not None:
+            source.shared["describe"] = describe
+    settings: Callable[[str], Mapping[str, Any]] = source.shared["settings"]
+    return settings
+
+
 # ------------------------------------------------------------------ a module
 def read(source: Source, module: Module) -> list[StandardLayer]:
     """One matrix in the standard form (or one [E, ...] of experts); shapes are checked against the config's fields."""
     d = Draft(source, module, "humming")
-    settings = source.shared.get("settings")
-    config = settings(module.name) if settings is not None else source.config
+    config = _settings(source)(module.name)
     return _layer(d, fields(config, WEIGHT_FIELDS), "weight", "weight_scale", "bias")
 
 
@@ -246,7 +256,7 @@ def read_stacked(source: Source, module: Module) -> list[StandardLayer]:
     out: list[StandardLayer] = []
     projections = [s for s, v in module.tensors.items() if f"{s}_scale" in module.tensors and v.dtype == "I32"]
     rest = dict(module.tensors)
-    settings = source.shared.get("settings")
+    settings = _settings(source)
     for p in projections:
         own = {}
         for tail, role in (
@@ -260,7 +270,7 @@ def read_stacked(source: Source, module: Module) -> list[StandardLayer]:
                 own[role] = rest.pop(p + tail)
         name = f"{module.name}.{p}"
         d = Draft(source, Module(name=name, tensors=own), "humming")
-        config = settings(name) if settings is not None else source.config
+        config = settings(name)
         interleaved = source.checkpoint.model_type == "gpt_oss" and p == "gate_up_proj"
         out += _layer(d, fields(config, WEIGHT_FIELDS), "weight", "weight_scale", "bias", interleaved)
     if rest:

@@ -234,6 +234,16 @@ def test_auto_round_overrides_by_module(tmp_path: Path) -> None:
     assert got.findings.errors == ()
 
 
+@pytest.mark.parametrize("label", ["gptq", "gptq_v2"])
+def test_the_label_counts_under_another_method_too(tmp_path: Path, label: str) -> None:
+    """8 bits, where the codes cannot tell v1 from v2."""
+    m = matrix(bits=8, sym=False, low=1)
+    version = "v2" if label == "gptq_v2" else "v1"
+    config = {"quant_method": "fp8", "checkpoint_format": label}
+    got = reading_of(tmp_path, modules(up_proj=gptq(m, version)), config)
+    got.holds(m)
+
+
 def test_options_decide_v1_or_v2_and_the_wrap(tmp_path: Path) -> None:
     m = matrix(sym=False, low=0)
     quant = {**ASYM, "checkpoint_format": "gptq_v2"}

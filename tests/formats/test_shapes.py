@@ -90,4 +90,15 @@ def test_a_quantized_module_that_the_config_does_not_explain_is_not_passed_throu
     odd = {"weight": codes(8).view("<i4"), "weight_scale": factors(32, 1)}
     tensors = named(good) | named(odd, "model.layers.0.mlp.gate_proj")
     got = reading_of(tmp_path, ct_config("int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}), tensors)
-    assert got.finding("module-unknown").layer == "model.layers.0.mlp.gate_proj"
+    assert "b_dtype is missing" in got.finding("humming-dtype").message
+
+
+def test_overrides_of_a_humming_config_count_under_another_method(tmp_path: Path) -> None:
+    """`dynamic` says that one module has other codes; a wrong quant_method must not make it unread."""
+    plain = {"weight": pairs(codes(4)).view("<i4"), "weight_scale": factors(32, 4)}
+    config = {"b_dtype": "uint4", "weight_scale_group_size": 32, "dynamic": {"+:.*gate_proj": {"b_dtype": "float4e2m1"}}}
+    tensors = named(plain) | named(plain, "model.layers.0.mlp.gate_proj")
+    for i, method in enumerate(("humming", "mxfp4", "gptq", "fp8")):
+        got = reading_of(tmp_path / str(i), {"quant_method": method, **config}, tensors)
+        assert not got.findings.errors, [str(f) for f in got.findings]
+        assert {n.rpartition(".")[2]: x.form.number.name for n, x in got.layers.items()} == {"up_proj": "uint4", "gate_proj": "float4e2m1"}
