@@ -40,7 +40,8 @@ HC_FN float weight_scale(const void* scales, int n, int g) {
     case ScaleType::int16: return float(static_cast<const s16*>(scales)[at]);  // S9; the factor is in the secondary scale
     // S5: exponents over the low end of the row, one more for e4m3; the secondary scale holds the low end, halved
     case ScaleType::fused_e8m0: return power_of_two(int(bytes[at]) + 1 - L::fused_plus);
-    default: return power_of_two(int(bytes[at] >> 3) - 15);  // S7: float16's exponent field in the top bits
+    // S7: the upper bits of a float16; an exponent field of 0, which stands for all below 2^-14, is 0
+    default: return decode_half(u16(bytes[at]) << 7, Half::f16);
   }
 }
 

@@ -31,7 +31,7 @@ OUTLIERS, OUTLIER_SIZE = 0.01, 30.0
 DTYPES: dict[str, Any] = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 
 TOLERANCES: dict[str, tuple[float, str]] = {
-    "sum": (2.0**-19, "float32 sums on tensor cores: of the sum of magnitudes |x| * |w|, for each element"),
+    "sum": (2.0**-19, "float32 sums on tensor cores: of the sum of magnitudes, |x| * |w| and |bias|, for each element"),
     "weight": (0.0, "a weight by a unit vector: its float64 value rounded once to float32, no other bit"),
     "weight-zero-point": (
         2.0**-23,
@@ -172,8 +172,10 @@ class Checker:
                     )
                 mine = expert_of_row == e
                 want[mine], size[mine] = product(device, x[mine], on_device[e])
-                want[mine] += self.bias(int(e))
-            allowed = TOLERANCES["sum"][0] * size + np.abs(want) * 2.0**-23
+                bias = self.bias(int(e))
+                want[mine] += bias
+                size[mine] += np.abs(bias)
+            allowed = TOLERANCES["sum"][0] * size
             with np.errstate(invalid="ignore", divide="ignore"):
                 relative = np.where(size > 0, np.abs(y - want) / size, 0)
             found.products[m] = float(np.nanmax(relative, initial=0.0))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from humming_convert.layouts import e8m0, zero_points
+from humming_convert.layouts import zero_points
 from humming_convert.layouts.orders import order_c
 from humming_convert.layouts.recipe import WeightRecipe
 from humming_convert.layouts.reread import stored_pair
@@ -101,7 +101,8 @@ class Reference:
         elif p.kind == "block":
             return np.repeat(self.spread(stored.astype(np.float64)), n // rows, axis=0)
         elif p.bs == "float8e8m0" and p.c.name == "float16" and not use_block_scaled_mma(p):
-            x = scale_values(e8m0.rebias_back(stored.view(np.uint8)), p.bs)
+            # S7: the upper bits of a float16, as the library's kernels read them: 0 where the exponent field is 0
+            x = (stored.view(np.uint8).astype(np.uint16) << 7).view(np.float16).astype(np.float64)
         else:
             x = scale_values(stored, p.bs)
         return self.spread(x)
@@ -110,7 +111,6 @@ class Reference:
         """[n, k] of one expert."""
         p, aux = self.pair, WeightAux()
         n = int(self.config["shape_n"])
-        mid = 1 << (p.b.bits - 1)
         zero: Array | None = None
         if p.zero_point == "int":
             width, joined = zero_layout(p, int(self.config["shape_k"]))
@@ -119,9 +119,12 @@ class Reference:
         elif p.zero_point == "fp":
             zero = normal_back(self.expert("zero_point", e), self.target.ppu).astype(np.float64)
         codes = unpack_weight(self.recipe, self.expert("weight", e), aux)
-        value = values(p.b.name)[codes]
-        if zero is not None:
-            value = value + (mid if p.b.is_integer else 0) - self.spread(zero.astype(np.float64))
+        if zero is not None and p.b.is_integer:
+            value = codes.astype(np.float64) - self.spread(zero.astype(np.float64))
+        else:
+            value = values(p.b.name)[codes]
+            if zero is not None:
+                value = value - self.spread(zero)
         value = value * self.scales(e)
         if p.scale_2 == "tensor":
             value = value * float(self.tensors["weight_scale_2"].reshape(-1)[e if self.config["num_experts"] else 0])

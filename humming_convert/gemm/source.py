@@ -46,7 +46,7 @@ class KernelSource:
 
     @property
     def generated(self) -> str:
-        return dict(self.headers)["generated.cuh"]
+        return dict(self.headers).get("generated.cuh", self.entry)
 
 
 @lru_cache(maxsize=1)
