@@ -63,6 +63,13 @@ def make_plan(
     else:
         assert request.target is not None
         packing = Packing(request=request, target=request.target, read=read, findings=findings, headers_only=headers_only, heads=heads)
+        if request.tp > 1 and not model.family.known:
+            findings.warning(
+                "parallel-unverified",
+                f"model_type {checkpoint.model_type!r} is not in the table of families: layers are cut for {request.tp} ranks by their last names",
+                file="config.json",
+                advice="compare with how the runtime shares out this model before the folder is used",
+            )
         planned = [p for x in model.layers for p in plan_packed(x, model.vllm.get(x.name), packing)]
     _permit(planned, model, request, findings)
     findings.raise_errors()

@@ -247,6 +247,15 @@ def test_a_cut_inside_a_group_is_refused_with_the_layer_and_the_way_out(tmp_path
     assert "group of 64" in found[0].message and "--tp" in str(found[0].advice)
 
 
+def test_a_family_that_is_not_known_is_cut_by_names_with_a_warning(tmp_path: Path) -> None:
+    made = sample("ct-int4-sym")
+    config = {**made.config, "model_type": "novel"}
+    model = Sample(**{**{k: getattr(made, k) for k in Sample.__dataclass_fields__}, "config": config}).write(tmp_path)
+    plan = api.plan(model, target="sm90", act="bf16", tp=2, fuse="vllm")
+    assert [f.severity for f in plan.findings if f.code == "parallel-unverified"] == ["warning"]
+    assert not [f for f in api.plan(model, target="sm90", act="bf16", fuse="vllm").findings if f.code == "parallel-unverified"]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
