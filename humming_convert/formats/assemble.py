@@ -46,6 +46,7 @@ class Described:
     """What the config says of a module; None where it says nothing.
 
     known: the config is known to say whether activations are quantized (`declared` None: they are not).  place: the part of the config that says it.  group: 0 for a whole row.  block: rows, columns.  static: a static input scale is asked for.
+    one_scale: True for one scale a matrix, False for one a row or a group.
     """
 
     known: bool = False
@@ -55,6 +56,7 @@ class Described:
     block: tuple[int, int] | None = None
     symmetric: bool | None = None
     static: bool = False
+    one_scale: bool | None = None
     declared: InputForm | None = None
 
 
@@ -194,6 +196,14 @@ class Draft:
         self.check("finite", view)
         self.check("scale-not-all-zero", view)
         return Stored(view)
+
+    def lone_scale(self, suffix: str, view: TensorView, n: int, experts: int | None) -> bool:
+        """True if a matrix of several rows has one scale. An error where the config says a scale a row or a group: the others are lost."""
+        if flat(view) != (experts or 1) or n == 1:
+            return False
+        if self.config.one_scale is False:
+            self.bad_shape(suffix, "a scale for every row or group", f"{self.config.place} says so; one scale for {n} rows is there")
+        return True
 
     def scale_of_matrix(self, view: TensorView, experts: int | None) -> Expr:
         """The one scale of a matrix, float32 [1] ([E, 1]): finite and above 0 (R701)."""

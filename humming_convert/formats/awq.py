@@ -167,6 +167,9 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
             file=mine.file,
             advice="compare a few outputs with the source model",
         )
+    if qzeros is None and mine.format == "marlin":
+        d.bad_shape("qweight", f"[K/16, {2 * n}]", f"version is marlin in {mine.file}, and no zero points are there")
+        return []
     if bits == 4 and n % 8:
         d.bad_shape("qweight", "whole words of eight columns", f"N is {n}")
         return []

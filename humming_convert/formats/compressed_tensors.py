@@ -83,17 +83,31 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
             group=g.group_size,
             block=g.block,
             symmetric=g.symmetric,
+            one_scale=g.one_scale,
             static=inputs[g.name] is not None and inputs[g.name].mode.startswith("static"),
             declared=inputs[g.name],
         )
 
     source.shared["describe"] = describe
     source.shared["groups"] = of
+    source.shared["bits_fit"] = _groups_whose_bits_fit(source, [(m, of[m.name]) for m in matching(modules, "ct-pack")])
     source.shared["group_fits"] = {
         (own.name, own.group_size)
         for m in matching(modules, "ct-pack", "int8", "fp8")
         if (own := of[m.name]) is not None and own.group_size is not None and _fits_group(m, own)
     }
+
+
+def _groups_whose_bits_fit(source: Source, members: list[tuple[Module, Group | None]]) -> set[str]:
+    """Names of groups that have a module whose words hold as many codes of num_bits as weight_shape says: their config is no lie."""
+    fit: set[str] = set()
+    for module, g in members:
+        if g is None or g.name in fit or g.bits is None or not 1 <= g.bits <= 8:
+            continue
+        said, packed = _said_shape(source, module), module.tensors["weight_packed"]
+        if said is not None and packed.shape and layouts(packed.shape[-1], g.bits, said[1]):
+            fit.add(g.name)
+    return fit
 
 
 def _many(source: Source, code: str, what: str, names: list[str]) -> None:
@@ -152,7 +166,7 @@ def read_pack(source: Source, module: Module) -> list[StandardLayer]:
     if packing == "padded":
         d.check("high-bits", packed, params=(bits,))
     lead = () if experts is None else (experts,)
-    if flat(scale) == (experts or 1) and n > 1:
+    if d.lone_scale("weight_scale", scale, n, experts):
         d.check("positive", scale)
         kind, group, expr = "tensor", 0, _reshaped(Stored(scale), (*lead, 1))
     else:
@@ -195,7 +209,7 @@ def _reshaped(expr: Expr, shape: tuple[int, ...]) -> Expr:
 
 def _width(d: Draft, n: int, words: int, scale: TensorView) -> tuple[int, int, str] | None:
     """(bits, K, packing): what weight_shape, num_bits and the words agree on; two of them outvote the third (D24, formats.md 12 rows 6, 26)."""
-    said, bits, group = _said_shape(d), d.config.bits, d.config.group
+    said, bits, group = _said_shape(d.source, d.module), d.config.bits, d.config.group
     groups = scale.shape[-1] if len(scale.shape) >= 2 else 1
 
     def agrees(k: int) -> bool:
@@ -240,7 +254,9 @@ def _width(d: Draft, n: int, words: int, scale: TensorView) -> tuple[int, int, s
     other_k = [x for x in _columns(words, bits) if group and x == group * groups] if bits is not None else []
     if bits is not None and group == 0 and bits not in SPREAD and groups == 1 and 32 * words % bits == 0:
         other_k = [32 * words // bits]
-    if len(other_bits) == 1 and not other_k:
+    # a group's num_bits that fits other modules is no lie: this module lost words
+    lost = bits is not None and d.config.place in d.source.shared.get("bits_fit", ())
+    if len(other_bits) == 1 and not other_k and not lost:
         b = other_bits[0]
         if bits is not None:
             d.source.findings.warning(
@@ -267,12 +283,12 @@ def _width(d: Draft, n: int, words: int, scale: TensorView) -> tuple[int, int, s
     return None
 
 
-def _said_shape(d: Draft) -> tuple[int, int] | None:
+def _said_shape(source: Source, module: Module) -> tuple[int, int] | None:
     """[N, K] of weight_shape, None if it is absent or must not be read."""
-    view = d.module.tensors.get("weight_shape")
-    if view is None or flat(view) < 2 or view.dtype not in ("I64", "I32") or d.source.headers_only:
+    view = module.tensors.get("weight_shape")
+    if view is None or flat(view) < 2 or view.dtype not in ("I64", "I32") or source.headers_only:
         return None
-    *_, n, k = (int(x) for x in np.asarray(d.source.read(view)).reshape(-1))
+    *_, n, k = (int(x) for x in np.asarray(source.read(view)).reshape(-1))
     return (n, k) if n > 0 and k > 0 else None
 
 

@@ -113,6 +113,12 @@ class Group:
         return (sizes[0], sizes[1]) if len(sizes) == len(parts) == 2 else None
 
     @property
+    def one_scale(self) -> bool | None:
+        """Whether a matrix has one scale; None where the strategy is not said."""
+        strategy = self.weights.get("strategy")
+        return None if strategy is None else strategy in ("tensor", "block")
+
+    @property
     def symmetric(self) -> bool:
         return bool(self.weights.get("symmetric", True))
 

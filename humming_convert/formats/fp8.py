@@ -164,6 +164,7 @@ def _scale(d: Draft, suffix: str, scale: TensorView, n: int, k: int, experts: in
         )
         return None
     if flat(scale) == count:
+        d.lone_scale(suffix, scale, n, experts)
         return ScaleForm(kind="tensor", dtype="float32"), d.scale_of_matrix(scale, experts)
     dtype = FLOATS[scale.dtype]
     if shape in ((*lead, n, 1), (*lead, n)):

@@ -47,6 +47,7 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
     d.take("weight_shape")
     dtype = FLOATS[scale.dtype]
     zeros: Expr | None = None
+    d.lone_scale("weight_scale", scale, n, experts)
     if flat(scale) == (experts or 1) and (n > 1 or scale.shape in ((), (1,))) and "weight_zero_point" not in module.tensors:
         form, d.tensors["weight_scale"] = ScaleForm(kind="tensor", dtype="float32"), d.scale_of_matrix(scale, experts)
     else:

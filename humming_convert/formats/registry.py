@@ -74,6 +74,7 @@ def _scaled(suffix: str, t: Mapping[str, TensorView]) -> bool:
 
 
 BYTE, F8 = "U8|I8", "F8_E4M3|F8_E5M2"
+E8M0 = ("U8", "F8_E8M0")
 
 KINDS: tuple[tuple[str, Test], ...] = (
     ("gpt-oss", lambda t: any(s.endswith("_blocks") for s in t)),
@@ -266,6 +267,10 @@ def _not_packed(source: Source, module: Module) -> None:
     orphans = [x for x in PACKED_ONLY if x in module.tensors]
     if weight is not None and weight.dtype in ("U8", "I8"):
         orphans.insert(0, "weight")
+    # a norm may call its vector `scale`; a grid of them, or bytes, belongs to a weight that is not there
+    orphans += [
+        s for s in ("scale", "scales") if s in module.tensors and (len(module.tensors[s].shape) > 1 or module.tensors[s].dtype in E8M0)
+    ]
     if not orphans:
         return
     have = ", ".join(f"{s} {v.dtype}{list(v.shape)}" for s, v in module.tensors.items())

@@ -102,3 +102,47 @@ def test_overrides_of_a_humming_config_count_under_another_method(tmp_path: Path
         got = reading_of(tmp_path / str(i), {"quant_method": method, **config}, tensors)
         assert not got.findings.errors, [str(f) for f in got.findings]
         assert {n.rpartition(".")[2]: x.form.number.name for n, x in got.layers.items()} == {"up_proj": "uint4", "gate_proj": "float4e2m1"}
+
+
+def test_words_lost_in_one_module_of_a_group_are_no_other_width(tmp_path: Path) -> None:
+    """24 of 32 words hold as many 3-bit codes as 32 hold 4-bit ones; that the config's bits fit the other modules tells which it is."""
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 64}
+    words = np.zeros((32, 32), "<i4")
+    shape = np.array([32, 256])
+    good = {"weight_packed": words, "weight_scale": factors(32, 4), "weight_shape": shape}
+    cut = {**good, "weight_packed": np.ascontiguousarray(words[:, :24])}
+    alone = reading_of(tmp_path / "a", ct_config("pack-quantized", weights), named(cut))
+    assert alone.layer.form.number.bits == 3 and alone.finding("ct-bits-lie").severity == "warning"
+    beside = reading_of(tmp_path / "b", ct_config("pack-quantized", weights), named(good) | named(cut, "model.layers.0.mlp.gate_proj"))
+    assert beside.finding("ct-words").layer == "model.layers.0.mlp.gate_proj"
+
+
+@pytest.mark.parametrize("strategy", ["channel", "group"])
+@pytest.mark.parametrize("family", ["fp8", "int8", "pack"])
+def test_one_scale_where_the_config_says_one_a_row_is_refused(tmp_path: Path, family: str, strategy: str) -> None:
+    scale = np.array([[0.5]], np.float32)
+    kind = {"num_bits": 4 if family == "pack" else 8, "type": "float" if family == "fp8" else "int", "symmetric": True}
+    form = {"fp8": "float-quantized", "int8": "int-quantized", "pack": "pack-quantized"}[family]
+    tensors = {
+        "fp8": {"weight": e4m3_codes().view(E4M3), "weight_scale": scale},
+        "int8": {"weight": codes(8).view(np.int8), "weight_scale": scale},
+        "pack": {"weight_packed": pairs(codes(4)).view("<i4"), "weight_scale": scale, "weight_shape": np.array([32, 128])},
+    }[family]
+    for said, refused in ((strategy, True), ("tensor", False)):
+        weights = {**kind, "strategy": said, "group_size": 32 if said == "group" else None}
+        got = reading_of(tmp_path / said, ct_config(form, weights), named(tensors))
+        assert (not got.layers) is refused
+        if refused:
+            assert got.finding("tensor-shape").tensor == f"{MODULE}.weight_scale"
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("<f4", (2, 1)), (np.uint8, (32, 4))])
+def test_scales_whose_weight_is_not_there_are_no_plain_tensors(tmp_path: Path, dtype: Any, shape: tuple[int, ...]) -> None:
+    """DeepSeek V4 calls them `scale`, as others call the vector of a norm."""
+    good = named({"weight": e4m3_codes().view(E4M3), "scale": np.ones((1, 1), np.float32)})
+    lost = {"model.layers.0.mlp.w2.scale": np.ones(shape, dtype)}
+    norm = {"model.norm.scale": np.ones(128, np.float32)}
+    config = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    got = reading_of(tmp_path / "a", config, good | lost | norm)
+    assert got.finding("module-unknown").tensor == "model.layers.0.mlp.w2.scale"
+    assert reading_of(tmp_path / "b", config, good | norm).passed == ("model.norm.scale",)
