@@ -107,14 +107,18 @@ class Reference:
             x = scale_values(stored, p.bs)
         return self.spread(x)
 
+    def integer_zeros(self, e: int = 0) -> Array:
+        """[N', G], padding included."""
+        width, joined = zero_layout(self.pair, int(self.config["shape_k"]))
+        return zero_points.integer_back(self.expert("zero_point", e), width, joined, self.target.ppu)
+
     def weights(self, e: int = 0) -> F64:
         """[n, k] of one expert."""
         p, aux = self.pair, WeightAux()
         n = int(self.config["shape_n"])
         zero: Array | None = None
         if p.zero_point == "int":
-            width, joined = zero_layout(p, int(self.config["shape_k"]))
-            zero = zero_points.integer_back(self.expert("zero_point", e), width, joined, self.target.ppu)
+            zero = self.integer_zeros(e)
             aux = WeightAux(zero=zero)
         elif p.zero_point == "fp":
             zero = normal_back(self.expert("zero_point", e), self.target.ppu).astype(np.float64)

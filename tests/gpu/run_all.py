@@ -54,12 +54,20 @@ class Subject:
     def changes(self, packed: dict[str, Any]) -> bool:
         """Does a planted error change any float32 value of any weight or bias?"""
         other = self.reference(packed)
+        if self.case.layer.zero == "integer" and any(self.impossible(other, e) for e in range(len(self.weights))):
+            return True
         with np.errstate(all="ignore"):
             for e, (w, b) in enumerate(zip(self.weights, self.bias, strict=True)):
                 for was, now in ((w, other.weights(e)), (b, other.bias(e))):
                     if not np.array_equal(was.astype(np.float32), now.astype(np.float32), equal_nan=True):
                         return True
         return False
+
+    def impossible(self, reference: Reference, e: int) -> bool:
+        """A zero point that its type does not have (a bit above it was set): what that stands for is not defined, so it has to be caught."""
+        layer = self.case.layer
+        zero = reference.integer_zeros(e)[: layer.n, : -(-layer.k // (layer.group_k or layer.shape_k))]
+        return bool((zero >= 1 << layer.bits).any())
 
     def flip(self, role: str, bit: int) -> dict[str, Any]:
         planted = self.packed[role].copy()
