@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from humming_convert.findings import Findings, Rule
-from humming_convert.formats.patterns import BadPattern, Override, dynamic_overrides, first_match
+from humming_convert.formats.patterns import BadPattern, Overrides, dynamic_overrides
 from humming_convert.formats.source import Source
 
 RULES = (
@@ -50,13 +50,13 @@ class Declared:
     format: str = ""
     producer: tuple[int, ...] | None = None
     skip: str | None = None
-    overrides: tuple[Override, ...] = ()
+    overrides: Overrides = Overrides()
     extra: Mapping[str, Mapping[str, Any]] | None = None
     excluded: tuple[str, ...] = ()
 
     def of(self, name: str) -> Declared:
         """For one module: the first matching key of `dynamic` (or its entry in `extra_config`), the rest from the base."""
-        found = first_match(self.overrides, name)
+        found = self.overrides.first_match(name)
         if found is not None:
             return replace(self, skip=found.key) if found.skip else _overridden(self, found.values)
         if self.extra and name in self.extra:
@@ -228,25 +228,25 @@ def _auto_round(r: _Reader, c: Mapping[str, Any]) -> str:
     return ""
 
 
-def _dynamic(r: _Reader, c: Mapping[str, Any]) -> tuple[Override, ...]:
+def _dynamic(r: _Reader, c: Mapping[str, Any]) -> Overrides:
     dynamic = c.get("dynamic")
     if not dynamic:
-        return ()
+        return Overrides()
     if not isinstance(dynamic, Mapping):
         r.bad("dynamic", dynamic, "a table of patterns")
-        return ()
+        return Overrides()
     try:
         found = dynamic_overrides(dynamic)
     except BadPattern as e:
         r.findings.error("dynamic-pattern", str(e), file=r.file, advice="correct the key; the other entries cannot be applied in order")
-        return ()
+        return Overrides()
     before = len(r.findings.errors)
     for o in found:
         r.fields(o.values, f"dynamic[{o.key!r}].")
         for key, why in UNSUPPORTED.items():
             if o.values.get(key):
                 r.unsupported(f"dynamic[{o.key!r}].{key}", o.values[key], why)
-    return found if len(r.findings.errors) == before else ()
+    return found if len(r.findings.errors) == before else Overrides()
 
 
 def _extra_config(r: _Reader, c: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]] | None:

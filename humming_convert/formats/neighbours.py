@@ -99,7 +99,7 @@ def _listed_plain(source: Source, declared: Declared, quantized: set[str]) -> No
     for name, view in source.checkpoint.tensors.items():
         head, _, leaf = name.rpartition(".")
         if leaf == "weight" and len(view.shape) == 2 and head not in quantized:
-            key = next((o for o in declared.overrides if o.matches(head)), None)
+            key = declared.overrides.first_match(head)
             if key is not None and not key.skip:
                 plain.setdefault(key.key, []).append(head)
     for pattern, heads in plain.items():

@@ -14,42 +14,107 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One key of `dynamic`. `skip`: the modules it matches are not quantized; else `values` win over the base config."""
+    """One key of `dynamic`. `skip`: the modules it matches are not quantized; else `values` win over the base config.
+
+    head: the characters that every match begins with, None for any character.  pattern: what decides beyond them, None if nothing does.
+    end: nothing follows the head.
+    """
 
     key: str
-    pattern: re.Pattern[str]
+    head: tuple[str | None, ...]
+    end: bool
+    pattern: re.Pattern[str] | None
     skip: bool
     values: Mapping[str, Any]
 
-    def matches(self, name: str) -> bool:
-        # at the start of the name, not the whole of it (formats.md 2.10)
-        return self.pattern.match(name) is not None
+    def accepts(self, name: str) -> bool:
+        """Whether a name that begins with the head matches. At the start of the name, not the whole of it (formats.md 2.10)."""
+        if self.pattern is not None:
+            return self.pattern.match(name) is not None
+        return not self.end or len(name) == len(self.head)
+
+
+class Overrides(tuple[Override, ...]):
+    """In file order, found through a tree of their heads: a checkpoint can have as many of them as modules."""
+
+    def __init__(self, _found: Iterable[Override] = ()) -> None:
+        self._root = _Node()
+        for number, override in enumerate(self):
+            node = self._root
+            for character in override.head:
+                node = node.next.setdefault(character, _Node())
+            node.here.append((number, override))
+
+    def first_match(self, name: str) -> Override | None:
+        """The first key that matches."""
+        best: tuple[int, Override] | None = None
+        nodes = [self._root] if self else []
+        for character in (*name, ""):  # "": the end, where no edge leads on
+            for node in nodes:
+                for number, override in node.here:
+                    if (best is None or number < best[0]) and override.accepts(name):
+                        best = (number, override)
+            nodes = [n for node in nodes for n in (node.next.get(character), node.next.get(None)) if n is not None]
+            if not nodes:
+                break
+        return best[1] if best is not None else None
+
+
+class _Node:
+    """Of the tree: edges by character (None: any), and the overrides whose head ends here."""
+
+    __slots__ = ("here", "next")
+
+    def __init__(self) -> None:
+        self.next: dict[str | None, _Node] = {}
+        self.here: list[tuple[int, Override]] = []
 
 
 class BadPattern(ValueError):
     """A key of `dynamic` that is no regular expression, or whose value is no table."""
 
 
-def dynamic_overrides(dynamic: Mapping[str, Any]) -> tuple[Override, ...]:
+_SIMPLE = re.compile(r"\^?((?:[A-Za-z0-9_./ -]|\\[^A-Za-z0-9\n])*)")  # characters that stand for themselves, dots, escaped ones
+_TOKEN = re.compile(r"\\(.)|(.)")
+
+
+def _head(pattern: str) -> tuple[tuple[str | None, ...], bool, bool]:
+    """(head, whether the pattern is its head alone, whether the name ends there too).
+
+    A quantifier takes back the character before it; with an alternative anywhere nothing is certain.
+    """
+    m = _SIMPLE.match(pattern)
+    assert m is not None
+    rest = pattern[m.end() :]
+    if "|" in rest:
+        return (), False, False
+    if rest in ("", "$"):
+        return _characters(m[1]), True, rest == "$"
+    return _characters(m[1])[: -1 if rest[0] in "*+?{" else None], False, False
+
+
+def _characters(text: str) -> tuple[str | None, ...]:
+    if "." not in text.replace("\\.", ""):
+        return tuple(text.replace("\\", "")) if "\\\\" not in text else tuple(t[1] or t[2] for t in _TOKEN.finditer(text))
+    return tuple(t[1] or (None if t[2] == "." else t[2]) for t in _TOKEN.finditer(text))
+
+
+def dynamic_overrides(dynamic: Mapping[str, Any]) -> Overrides:
     """`dynamic` in file order: `-:` skips, `+:` or no prefix overrides. Raises BadPattern."""
     found = []
     for key, values in dynamic.items():
         skip, bare = key.startswith("-:"), key[2:] if key[:2] in ("-:", "+:") else key
+        head, alone, end = _head(bare)
         try:
-            pattern = re.compile(bare)
+            pattern = None if alone else re.compile(bare)
         except (re.error, RecursionError, OverflowError) as e:
             raise BadPattern(f"dynamic: {key!r} is no regular expression ({e})") from None
         if not isinstance(values, Mapping):
             if not skip:
                 raise BadPattern(f"dynamic: the value of {key!r} is no table of fields")
             values = {}
-        found.append(Override(key, pattern, skip, values))
-    return tuple(found)
-
-
-def first_match(overrides: Iterable[Override], name: str) -> Override | None:
-    """The first key that matches, in file order."""
-    return next((o for o in overrides if o.matches(name)), None)
+        found.append(Override(key, head, end, pattern, skip, values))
+    return Overrides(found)
 
 
 def listed(name: str, entries: Iterable[str]) -> str | None:
