@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from humming_convert.findings import Findings, Rule
@@ -53,9 +53,16 @@ class Declared:
     overrides: Overrides = Overrides()
     extra: Mapping[str, Mapping[str, Any]] | None = None
     excluded: tuple[str, ...] = ()
+    _known: dict[str, Declared] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def of(self, name: str) -> Declared:
         """For one module: the first matching key of `dynamic` (or its entry in `extra_config`), the rest from the base."""
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._of(name)
+        return known
+
+    def _of(self, name: str) -> Declared:
         found = self.overrides.first_match(name)
         if found is not None:
             return replace(self, skip=found.key) if found.skip else _overridden(self, found.values)

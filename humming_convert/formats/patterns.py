@@ -7,7 +7,7 @@ Facts: formats.md 2.10 (dynamic), 2.12 (extra_config), 3.1 (substring lists).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,29 +35,37 @@ class Override:
 
 
 class Overrides(tuple[Override, ...]):
-    """In file order, found through a tree of their heads: a checkpoint can have as many of them as modules."""
+    """In file order, found by their heads: whole names and beginnings of a length in tables, those with gaps through a tree.
+
+    A checkpoint can have as many of them as modules.
+    """
 
     def __init__(self, _found: Iterable[Override] = ()) -> None:
-        self._root = _Node()
+        self._names: dict[str, _Found] = {}
+        self._begins: dict[int, dict[str, list[_Found]]] = {}
+        self._root: _Node | None = None
         for number, override in enumerate(self):
-            node = self._root
-            for character in override.head:
-                node = node.next.setdefault(character, _Node())
-            node.here.append((number, override))
+            if None in override.head:
+                self._root = self._root or _Node()
+                self._root.add(number, override)
+                continue
+            head = "".join(c for c in override.head if c is not None)
+            if override.end and override.pattern is None:
+                self._names.setdefault(head, (number, override))
+            else:
+                self._begins.setdefault(len(head), {}).setdefault(head, []).append((number, override))
 
     def first_match(self, name: str) -> Override | None:
         """The first key that matches."""
-        best: tuple[int, Override] | None = None
-        nodes = [self._root] if self else []
-        for character in (*name, ""):  # "": the end, where no edge leads on
-            for node in nodes:
-                for number, override in node.here:
-                    if (best is None or number < best[0]) and override.accepts(name):
-                        best = (number, override)
-            nodes = [n for node in nodes for n in (node.next.get(character), node.next.get(None)) if n is not None]
-            if not nodes:
-                break
-        return best[1] if best is not None else None
+        found = [self._names[name]] if name in self._names else []
+        for length, table in self._begins.items():
+            found += [x for x in table.get(name[:length], ()) if x[1].accepts(name)]
+        if self._root is not None:
+            found += [x for x in self._root.below(name) if x[1].accepts(name)]
+        return min(found, key=lambda x: x[0])[1] if len(found) > 1 else found[0][1] if found else None
+
+
+_Found = tuple[int, Override]  # its number in the file
 
 
 class _Node:
@@ -67,7 +75,21 @@ class _Node:
 
     def __init__(self) -> None:
         self.next: dict[str | None, _Node] = {}
-        self.here: list[tuple[int, Override]] = []
+        self.here: list[_Found] = []
+
+    def add(self, number: int, override: Override) -> None:
+        node = self
+        for character in override.head:
+            node = node.next.setdefault(character, _Node())
+        node.here.append((number, override))
+
+    def below(self, name: str) -> Iterator[_Found]:
+        """Those whose head the name begins with."""
+        nodes = [self]
+        for character in (*name, ""):  # "": the end, where no edge leads on
+            for node in nodes:
+                yield from node.here
+            nodes = [n for node in nodes for n in (node.next.get(character), node.next.get(None) if character else None) if n is not None]
 
 
 class BadPattern(ValueError):
