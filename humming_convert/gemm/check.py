@@ -114,6 +114,25 @@ def worst(what: str, got: F64, want: F64, allowed: F64, where: Callable[[int, in
     return Wrong(what=what, count=int(bad.sum()), got=float(got[i, j]), want=float(want[i, j]), **where(i, j))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Rows multiplied by the device. x: what the activations stand for.  want, size: float64 products and sums of magnitudes."""
+
+    x: F64
+    expert_of_row: NDArray[np.int64]
+    y: F64
+    want: F64
+    size: F64
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Unit vectors on the device, for every expert. rows: (first column, numbers, scales, what the one number of each row stands for)."""
+
+    multiplier: Multiplier
+    rows: list[tuple[int, Any, Any, F64]]
+
+
 @dataclass(slots=True)
 class Checker:
     """weights, bias: expert -> float64 [n, k], [n], of what the layer should be. `given`: a static input scale."""
@@ -144,48 +163,56 @@ class Checker:
         return list(dict.fromkeys([*out, kernel_source("product_f64")]))
 
     def check(self, rows: tuple[int, ...] = ROWS, experts: tuple[int, ...] | None = None) -> LayerCheck:
-        """experts: those whose weights are compared one by one; all if None."""
+        """experts: those whose weights are compared one by one; all if None. The weights of an expert are made once."""
         found = LayerCheck()
-        self.products(found, rows)
-        self.every_weight(found, range(self.experts) if experts is None else experts)
+        probed = set(range(self.experts) if experts is None else experts)
+        runs, probes = self._runs(found, rows), self._probes(found)
+        for e in range(self.experts):
+            if e not in probed and not any((run.expert_of_row == e).any() for run in runs):
+                continue
+            w = self.weights(e)
+            self._want(runs, e, w)
+            if e in probed:
+                self._weights_of(found, e, w, probes)
+        for run in runs:
+            self._compare(found, run)
         self.every_bias(found)
         return found
 
     # --- Random products
 
-    def products(self, found: LayerCheck, rows: tuple[int, ...]) -> None:
+    def _runs(self, found: LayerCheck, rows: tuple[int, ...]) -> list[Run]:
+        """The products as the device makes them; what they should be is filled in expert by expert."""
         layer, device = self.layer, self.device
         multiplier = Multiplier.of(device, layer, self.compute, self.packed, self._given(self.given))
         rng = np.random.default_rng(self.seed)
-        on_device: dict[int, Any] = {}
+        out = []
         for m in rows:
             bits = random_rows(m, layer.k, layer.half, rng)
             expert_of_row = rng.integers(0, self.experts, m)
             q, scale = multiplier.quantize(device.put(bits))
             x = self._meant(found, bits, q, scale)
             y = device.get(multiplier.multiply(q, scale, expert_of_row if layer.experts else None)).astype(np.float64)
-            want, size = np.empty((m, layer.n)), np.empty((m, layer.n))
-            for e in np.unique(expert_of_row):
-                if e not in on_device:
-                    on_device = (
-                        {e: device.put(self.weights(int(e)))} if layer.experts > 4 else on_device | {e: device.put(self.weights(int(e)))}
-                    )
-                mine = expert_of_row == e
-                want[mine], size[mine] = product(device, x[mine], on_device[e])
-                bias = self.bias(int(e))
-                want[mine] += bias
-                size[mine] += np.abs(bias)
-            allowed = TOLERANCES["sum"][0] * size
-            with np.errstate(invalid="ignore", divide="ignore"):
-                relative = np.where(size > 0, np.abs(y - want) / size, 0)
-            found.products[m] = float(np.nanmax(relative, initial=0.0))
+            out.append(Run(x=x, expert_of_row=expert_of_row, y=y, want=np.full(y.shape, np.inf), size=np.zeros(y.shape)))
+        return out
 
-            def where(i: int, j: int, experts: NDArray[Any] = expert_of_row) -> dict[str, Any]:
-                return at_row(i, j, int(experts[i]))
+    def _want(self, runs: list[Run], e: int, w: F64) -> None:
+        on_device, bias = self.device.put(w), self.bias(e)
+        for run in runs:
+            mine = run.expert_of_row == e
+            if mine.any():
+                want, size = product(self.device, run.x[mine], on_device)
+                run.want[mine], run.size[mine] = want + bias, size + np.abs(bias)
 
-            wrong = worst(f"product of {m} rows", y, want, allowed, where)
-            if wrong:
-                found.wrong.append(wrong)
+    def _compare(self, found: LayerCheck, run: Run) -> None:
+        m = run.y.shape[0]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            relative = np.where(run.size > 0, np.abs(run.y - run.want) / run.size, 0)
+        found.products[m] = float(np.nanmax(relative, initial=0.0))
+        allowed = TOLERANCES["sum"][0] * run.size
+        wrong = worst(f"product of {m} rows", run.y, run.want, allowed, lambda i, j: at_row(i, j, int(run.expert_of_row[i])))
+        if wrong:
+            found.wrong.append(wrong)
 
     def _given(self, value: float) -> float | None:
         return value if self.compute.wants_given_scale else None
@@ -220,29 +247,38 @@ class Checker:
 
     def every_weight(self, found: LayerCheck, experts: range | tuple[int, ...]) -> None:
         """Unit vectors, times the largest number of the activation's type, which then has the scale 1. Without bias, which would round."""
-        layer = replace(self.layer, has_bias=False)
-        multiplier = Multiplier.of(self.device, layer, self.compute, self.packed, self._given(1.0))
+        probes = self._probes(found)
         for e in experts:
-            w = self.weights(e)
-            for first, bits in self._units():
-                q, scale = multiplier.quantize(self.device.put(bits))
-                x = self._meant(found, bits, q, scale, given=1.0)
-                expert_of_row = np.full(bits.shape[0], e) if layer.experts else None
-                y = self.device.get(multiplier.multiply(q, scale, expert_of_row)).astype(np.float64)
-                found.weights += y.size
-                lead = np.take_along_axis(x, np.arange(first, first + x.shape[0])[:, None], 1)
-                want = w[:, first : first + x.shape[0]].T * lead
-                with np.errstate(over="ignore"):
-                    rounded = want.astype(np.float32).astype(np.float64)
-                tolerance = TOLERANCES["weight" if self.exact else "weight-zero-point"][0]
-                group = layer.group_k or layer.shape_k
+            self._weights_of(found, e, self.weights(e), probes)
 
-                def where(i: int, j: int, first: int = first, e: int = e, group: int = group) -> dict[str, Any]:
-                    return {"expert": e, "row": i, "column": j, "k": first + i, "group": (first + i) // group}
+    def _weights_of(self, found: LayerCheck, e: int, w: F64, probes: Probes) -> None:
+        layer = self.layer
+        tolerance = TOLERANCES["weight" if self.exact else "weight-zero-point"][0]
+        group = layer.group_k or layer.shape_k
+        for first, q, scale, lead in probes.rows:
+            expert_of_row = np.full(lead.size, e) if layer.experts else None
+            y = self.device.get(probes.multiplier.multiply(q, scale, expert_of_row)).astype(np.float64)
+            found.weights += y.size
+            want = w[:, first : first + lead.size].T * lead[:, None]
+            with np.errstate(over="ignore"):
+                rounded = want.astype(np.float32).astype(np.float64)
 
-                wrong = worst("weight", y, rounded, tolerance * np.abs(want), where)
-                if wrong:
-                    found.wrong.append(wrong)
+            def where(i: int, j: int, first: int = first) -> dict[str, Any]:
+                return {"expert": e, "row": i, "column": j, "k": first + i, "group": (first + i) // group}
+
+            wrong = worst("weight", y, rounded, tolerance * np.abs(want), where)
+            if wrong:
+                found.wrong.append(wrong)
+
+    def _probes(self, found: LayerCheck) -> Probes:
+        layer = replace(self.layer, has_bias=False)
+        probes = Probes(Multiplier.of(self.device, layer, self.compute, self.packed, self._given(1.0)), [])
+        for first, bits in self._units():
+            q, scale = probes.multiplier.quantize(self.device.put(bits))
+            x = self._meant(found, bits, q, scale, given=1.0)
+            m = np.arange(x.shape[0])
+            probes.rows.append((first, q, scale, np.ascontiguousarray(x[m, first + m])))
+        return probes
 
     def _units(self) -> Iterator[tuple[int, NDArray[np.uint16]]]:
         top = self.compute.act_top if self.compute.quantizes else 1.0

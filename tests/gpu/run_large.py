@@ -1,0 +1,76 @@
+"""Layers of real sizes through the same checks, with times: packing, reference, cold compiling, checking.
+
+python tests/gpu/run_large.py
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "layouts"), str(HERE.parent.parent)]
+
+from layer_maker import form, layer  # noqa: E402
+
+from humming_convert.gemm.cache import KernelCache, build_all  # noqa: E402
+from humming_convert.gemm.check import Checker  # noqa: E402
+from humming_convert.gemm.compute import Compute  # noqa: E402
+from humming_convert.gemm.device import open_device  # noqa: E402
+from humming_convert.gemm.layer import Layer  # noqa: E402
+from humming_convert.gemm.nvrtc import architecture  # noqa: E402
+from humming_convert.gemm.reference import Reference  # noqa: E402
+from humming_convert.layouts import prepare  # noqa: E402
+from humming_convert.targets.activations import activation  # noqa: E402
+from humming_convert.targets.environment import Environment  # noqa: E402
+from humming_convert.targets.table import find_target  # noqa: E402
+
+ENV = Environment((13, 0), True, "0.1.20")
+LAYERS: tuple[tuple[str, Any, tuple[int, int], dict[str, Any], str], ...] = (
+    ("W4A16 g128", form("uint4"), (4096, 4096), {}, "bf16"),
+    ("W4A8 fp8 g128", form("uint4"), (4096, 14336), {}, "fp8"),
+    ("W4A16 zero points", form("uint4", zero_point="int"), (14336, 4096), {}, "bf16"),
+    ("MXFP4 8 experts, fp8", form("float4e2m1", k=32, dtype="float8e8m0"), (5760, 2944), {"experts": 8, "bias": True}, "fp8"),
+    ("FP8 128 x 128 blocks", form("float8e4m3", "block", 128, "float32", n=128), (7168, 2048), {}, "fp8:128"),
+)
+
+
+def main() -> int:
+    device, failed = open_device(KernelCache(Path(tempfile.mkdtemp()))), 0
+    for name, f, (n, k), more, act in LAYERS:
+        target = find_target("sm90")
+        assert target is not None
+        times = [time.perf_counter()]
+
+        def lap(times: list[float] = times) -> None:
+            times.append(time.perf_counter())
+
+        packed = prepare(layer(f, n, k, **more), target, activation(act, "BF16"), env=ENV)
+        lap()
+        config = packed.recipe.config.as_dict()
+        mine = Layer.of(config, packed.recipe.flags)
+        compute = Compute.of(mine, config, sm=device.sm)
+        reference = Reference(config, target, ENV, packed.tensors)
+        checker = Checker(device, mine, compute, dict(packed.tensors), reference.weights, reference.bias)
+        kernels = checker.sources()
+        build_all(device.cache, [(s, architecture(device.sm)) for s in kernels])
+        lap()
+        reference.weights(0)
+        lap()
+        found = checker.check()
+        lap()
+        seconds = [b - a for a, b in zip(times, times[1:], strict=False)]
+        failed += not found.ok
+        print(
+            f"{name:24} {n} x {k}: {'ok' if found.ok else found.wrong[0]}, {found.weights / 1e6:.0f} million weights, "
+            f"errors {max(found.products.values()):.1e}; made {seconds[0]:.1f} s, {len(kernels)} kernels {seconds[1]:.1f} s, "
+            f"one expert in numpy {seconds[2]:.1f} s, checked {seconds[3]:.1f} s"
+        )
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
