@@ -86,7 +86,7 @@ DAMAGES: tuple[Row, ...] = (
     _row(51, "MiMo qkv plain or in chunks, not to be told", ERROR, "qkv-layout"),
     _row(52, "experts in three dimensions, orientation not to be told", ERROR, "experts-orientation"),
     _row(53, "another number of experts than the config says, or gaps", ERROR, "expert-count", "expert-missing"),
-    _row(54, "a part of a fused group is missing", ERROR, "part-missing"),
+    _row(54, "a part of a fused group, or its bias, is missing", ERROR, "part-missing", "bias-missing"),
     _row(55, "parts of a fused group of different widths", "error when fusing, else a warning", "parts-differ"),
     _row(56, "zero points that fill no whole words along N", ACCEPTED, "test_zero_points_that_end_inside_a_word_are_packed_again"),
     _row(57, "codes that fill no whole words along K", ERROR, "row-not-whole-words"),

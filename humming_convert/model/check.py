@@ -16,6 +16,7 @@ import numpy as np
 from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Findings, Rule
+from humming_convert.formats.biases import BIASED
 from humming_convert.model.families import (
     GATE_UP,
     QKV,
@@ -38,6 +39,8 @@ RULES = (
     Rule(604, "fused-shapes", "parts of a fused layer have the same K"),
     Rule(605, "layer-missing", "there are as many decoder layers as config.json says"),
     Rule(607, "matrix-stacked", "a matrix of a single expert, or of attention or an MLP, has two dimensions"),
+    Rule(608, "mlp-shapes", "gate and up have as many rows as down has columns, in every expert alike"),
+    Rule(609, "bias-missing", "a projection that always has a bias in its architecture has one"),
     Rule(606, "tied-head-differs", "a head that is tied to the embedding by the config is the embedding", "warning"),
 )
 
@@ -71,6 +74,52 @@ def check_model(checkpoint: Checkpoint, family: Family, layers: Sequence[Standar
     _check_shapes(checkpoint, family, shapes, findings)
     _check_fused_shapes(checkpoint, family, layers, findings)
     _check_stacks(checkpoint, family, layers, findings)
+    _check_mlps(checkpoint, shapes, quantized, findings)
+    _check_biases(checkpoint, quantized, findings)
+
+
+MLPS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))  # gate, up, down
+
+
+def _check_mlps(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, int]], quantized: set[str], findings: Findings) -> None:
+    """The three matrices of an MLP, or of an expert, belong together; an expert is as large as its neighbours."""
+    first: dict[str, tuple[str, int]] = {}  # experts -> (name and inner size of the first)
+    for name, (n, _) in shapes.items():
+        parent, _, leaf = name.rpartition(".")
+        for gate, up, down in MLPS:
+            if leaf != gate or f"{parent}.{up}" not in shapes or f"{parent}.{down}" not in shapes:
+                continue
+            sizes = {gate: n, up: shapes[f"{parent}.{up}"][0], down: shapes[f"{parent}.{down}"][1]}
+            expert = expert_of(name)
+            other = first.setdefault(expert.prefix, (parent, n)) if expert is not None else (parent, n)
+            odd = next((p for p in (up, down, gate) if sizes[p] != n), gate if other[1] != n else None)
+            if odd is None or not {f"{parent}.{p}" for p in sizes} & quantized:
+                continue
+            told = f"{gate} has {n} rows, {up} has {sizes[up]} rows, {down} has {sizes[down]} columns"
+            beside = f"; {other[0]} has {other[1]}" if other[1] != n else ""
+            findings.error(
+                "mlp-shapes",
+                f"{told}{beside}: these must be one number",
+                layer=f"{parent}.{odd}",
+                tensor=_tensor(checkpoint, f"{parent}.{odd}"),
+                file=_file(checkpoint, f"{parent}.{odd}"),
+                advice="rows or columns were lost, or a tensor is another layer's; export the layer again",
+            )
+
+
+def _check_biases(checkpoint: Checkpoint, quantized: set[str], findings: Findings) -> None:
+    """Some architectures have a bias in any case (formats.biases); without it the outputs are others."""
+    always = BIASED.get(str(checkpoint.text_config.get("model_type") or checkpoint.model_type), frozenset())
+    for name in sorted(quantized):
+        if name.rpartition(".")[2] in always and not _VISION.search(name) and f"{name}.bias" not in checkpoint.tensors:
+            findings.error(
+                "bias-missing",
+                "the architecture has a bias here and the checkpoint has none",
+                layer=name,
+                tensor=f"{name}.bias",
+                file=_file(checkpoint, name),
+                advice="export the layer again with its bias",
+            )
 
 
 def _check_stacks(checkpoint: Checkpoint, family: Family, layers: Sequence[StandardLayer], findings: Findings) -> None:

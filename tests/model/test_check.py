@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from humming_convert.findings import Finding, Findings
 from humming_convert.model.check import check_model
 from humming_convert.model.families import family_of
@@ -99,7 +101,7 @@ MOE = {"model_type": "qwen3_moe", "num_experts": 3}
 
 def experts(memory: Memory, drop: tuple[str, ...] = (), count: int = 3) -> list[StandardLayer]:
     names = [f"model.layers.0.mlp.experts.{e}.{p}_proj" for e in range(count) for p in ("gate", "up", "down")]
-    return [memory.layer(n) for n in names if not n.endswith(drop or ("none",))]
+    return [memory.layer(n, n=128, k=128) for n in names if not n.endswith(drop or ("none",))]
 
 
 def test_rule_expert_missing() -> None:
@@ -129,3 +131,28 @@ def test_rule_matrix_stacked() -> None:
     expert = memory.layer("model.layers.0.mlp.experts.0.down_proj", n=128, k=64, group=32)
     codes = [x.code for x in found([*whole, replace(expert, experts=1)])]
     assert "matrix-stacked" in codes
+
+
+@pytest.mark.parametrize(("leaf", "shape"), [("gate_proj", (32, 128)), ("up_proj", (96, 128)), ("down_proj", (128, 32))])
+def test_rule_mlp_shapes(leaf: str, shape: tuple[int, int]) -> None:
+    config = {k: v for k, v in CONFIG.items() if k != "intermediate_size"}
+    (f,) = found(decoder(Memory(), **{leaf: shape}), config)
+    assert (f.severity, f.code) == ("error", "mlp-shapes") and str(shape[leaf == "down_proj"]) in f.message
+
+
+def test_an_expert_of_another_size_than_its_neighbours_is_named() -> None:
+    memory = Memory()
+    layers = []
+    for e, inner in enumerate((64, 64, 32)):
+        for p, (n, k) in {"gate_proj": (inner, 128), "up_proj": (inner, 128), "down_proj": (128, inner)}.items():
+            layers.append(memory.layer(f"model.layers.0.mlp.experts.{e}.{p}", n=n, k=k, group=32))
+    config = {"model_type": "qwen3_moe", "hidden_size": 128, "num_experts": 3, "num_hidden_layers": 1}
+    odd = [f for f in found(layers, config) if f.code == "mlp-shapes"]
+    assert [f.layer for f in odd] == ["model.layers.0.mlp.experts.2.gate_proj"] and "experts.0 has 64" in odd[0].message
+
+
+def test_rule_bias_missing() -> None:
+    """Qwen2 has biases on q, k and v whatever its config says; Llama has none."""
+    codes = [f.code for f in found(decoder(Memory()), {**CONFIG, "model_type": "qwen2"})]
+    assert codes == ["bias-missing"] * 3
+    assert found(decoder(Memory())) == []

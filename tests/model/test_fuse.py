@@ -202,7 +202,7 @@ def test_on_mixed_unfuse_keeps_the_parts_apart_and_unnamed_to_vllm() -> None:
 def experts(memory: Memory, count: int = 2, **each: Any) -> list[StandardLayer]:
     out = []
     for e in range(count):
-        out += [memory.layer(f"{MLP}.experts.{e}.{p}_proj", n=32, k=128, **each) for p in ("gate", "up")]
+        out += [memory.layer(f"{MLP}.experts.{e}.{p}_proj", n=64, k=128, **each) for p in ("gate", "up")]
         out += [memory.layer(f"{MLP}.experts.{e}.down_proj", n=128, k=64, **each)]
     return out
 
