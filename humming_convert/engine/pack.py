@@ -33,6 +33,9 @@ from humming_convert.standard.expr import Context, Stored, Weight
 from humming_convert.standard.lossy import Meter
 
 
+PIECE = 1 << 18  # bytes written and read back at once: what was written is still in L2 when it is read
+
+
 class Stopped(Exception):
     """The run is being stopped; this worker's tensor is unfinished."""
 
@@ -187,10 +190,13 @@ def _stream(stream: ExpertStream, writer: OutputWriter, at: int, digest: Any, wo
         clock.add("read")
         stream.pack(step, words)
         clock.add("pack")
-        writer.write(raw, offset)
-        clock.add("write")
-        writer.read_back(raw, offset)
-        digest.update(raw)
+        for start in range(0, len(raw), PIECE):
+            piece = raw[start : start + PIECE]
+            writer.write(piece, offset + start)
+            clock.add("write")
+            writer.read_back(piece, offset + start)
+            digest.update(piece)
+            clock.add("prove")
         stream.prove(step, words)
         clock.add("prove")
     stream.finish()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -186,8 +187,15 @@ def cast_values(x: Array, dtype: str) -> Array:
     target = DTYPES[dtype]
     if x.dtype == target:
         return x
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows, and NaN, are findings of the checks
         return np.asarray(x.astype(np.float32).astype(target))
+
+
+@lru_cache(maxsize=4)
+def _every(source: str, target: str) -> tuple[Array, Array]:
+    """All 65536 numbers of a 16-bit dtype, and what each becomes in another."""
+    before = np.arange(1 << 16, dtype=np.uint16).view(DTYPES[source])
+    return before, cast_values(before, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +216,13 @@ class Cast:
 
     def evaluate(self, context: Context) -> Array:
         before = self.arg.evaluate(context)
+        if before.dtype.itemsize == 2 and before.size >= 1 << 16:
+            # every number there is, once: a table to look up and a count to measure with, ten times faster than arithmetic
+            numbers, casts = _every(self.arg.dtype, self.dtype)
+            codes = np.ascontiguousarray(before).view(np.uint16)
+            counts = np.bincount(codes.reshape(-1), minlength=1 << 16)
+            context.meter.record_counts(self.step, self.tensor, numbers, casts, counts)
+            return np.asarray(casts[codes])
         after = cast_values(before, self.dtype)
         context.meter.record(self.step, self.tensor, before, after)
         return after

@@ -69,17 +69,28 @@ class Meter:
         for start in range(0, a.size, CHUNK):  # in pieces that stay in the cache: the float64 copies are the cost
             _add(measure, a[start : start + CHUNK].astype(np.float64), b[start : start + CHUNK].astype(np.float64))
         if measure.count:
-            m = self.found.setdefault((step, tensor), Measure(step, tensor))
-            m.count += measure.count
-            m.max_abs, m.max_rel = max(m.max_abs, measure.max_abs), max(m.max_rel, measure.max_rel)
+            self._join(measure)
+
+    def record_counts(self, step: str, tensor: str, before: NDArray[Any], after: NDArray[Any], counts: NDArray[np.intp]) -> None:
+        """As `record`, where many numbers are few different ones: counts[i] times before[i] became after[i]."""
+        present = np.flatnonzero(counts)
+        measure = Measure(step, tensor)
+        _add(measure, before[present].astype(np.float64), after[present].astype(np.float64), counts[present])
+        if measure.count:
+            self._join(measure)
+
+    def _join(self, measure: Measure) -> None:
+        m = self.found.setdefault((measure.step, measure.tensor), Measure(measure.step, measure.tensor))
+        m.count += measure.count
+        m.max_abs, m.max_rel = max(m.max_abs, measure.max_abs), max(m.max_rel, measure.max_rel)
 
 
-def _add(m: Measure, a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
+def _add(m: Measure, a: NDArray[np.float64], b: NDArray[np.float64], times: NDArray[np.intp] | None = None) -> None:
     """Adds the changes from a to b. NaN that stays NaN is none; a change from 0 or to an infinity has no relative size."""
     with np.errstate(divide="ignore", invalid="ignore"):
         change = np.abs(b - a)
         moved = ~((change == 0) | (a == b) | ((a != a) & (b != b)))
-        count = int(np.count_nonzero(moved))
+        count = int(np.count_nonzero(moved) if times is None else times[moved].sum())
         if not count:
             return
         m.count += count
