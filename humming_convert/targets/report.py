@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from humming_convert.findings import Refused
-from humming_convert.standard.forms import InputForm, ScaleForm, WeightForm
+from humming_convert.standard.forms import InputForm, ScaleForm, ScaleKind, WeightForm
 from humming_convert.standard.numbers import MODEL_DTYPES, number
 from humming_convert.targets.activations import act_name, activation
 from humming_convert.targets.configure import channel_for_int8, check_schema, configure, model_scales, split_group
@@ -65,25 +65,22 @@ def report(
 
 
 # ------------------------------------------------------------------ the matrix
-KINDS: tuple[tuple[str, str, WeightForm], ...] = tuple(
-    (label, words, WeightForm(number=number(name), scale=scale, **rest))
-    for label, words, name, scale, rest in (
-        (
-            "int4 g128",
-            "4-bit integers, groups of 128 (GPTQ, AWQ, compressed-tensors)",
-            "uint4",
-            ScaleForm(kind="group", dtype="", k=128),
-            {},
-        ),
-        ("int4 zp g128", "the same with zero points", "uint4", ScaleForm(kind="group", dtype="", k=128), {"zero_point": "int"}),
-        ("int3 g128", "3-bit integers, groups of 128", "uint3", ScaleForm(kind="group", dtype="", k=128), {}),
-        ("int8 channel", "8-bit integers, channel", "uint8", ScaleForm(kind="channel", dtype=""), {}),
-        ("fp8 channel", "FP8, channel", "float8e4m3", ScaleForm(kind="channel", dtype=""), {}),
-        ("fp8 block", "FP8, blocks of 128 x 128", "float8e4m3", ScaleForm(kind="block", dtype="float32", k=128, n=128), {}),
-        ("mxfp4", "MXFP4", "float4e2m1", ScaleForm(kind="group", dtype="float8e8m0", k=32), {}),
-        ("nvfp4", "NVFP4", "float4e2m1", ScaleForm(kind="group", dtype="float8e4m3", k=16), {"scale_2": "tensor"}),
-        ("mxfp8", "MXFP8", "float8e4m3", ScaleForm(kind="group", dtype="float8e8m0", k=32), {}),
-    )
+def _weight(name: str, kind: ScaleKind, k: int = 0, dtype: str = "", n: int = 0) -> WeightForm:
+    return WeightForm(number=number(name), scale=ScaleForm(kind=kind, dtype=dtype, k=k, n=n))
+
+
+INT4 = _weight("uint4", "group", 128)
+NVFP4 = _weight("float4e2m1", "group", 16, "float8e4m3")
+KINDS: tuple[tuple[str, str, WeightForm], ...] = (
+    ("int4 g128", "4-bit integers, groups of 128 (GPTQ, AWQ, compressed-tensors)", INT4),
+    ("int4 zp g128", "the same with zero points", replace(INT4, zero_point="int")),
+    ("int3 g128", "3-bit integers, groups of 128", _weight("uint3", "group", 128)),
+    ("int8 channel", "8-bit integers, channel", _weight("uint8", "channel")),
+    ("fp8 channel", "FP8, channel", _weight("float8e4m3", "channel")),
+    ("fp8 block", "FP8, blocks of 128 x 128", _weight("float8e4m3", "block", 128, "float32", 128)),
+    ("mxfp4", "MXFP4", _weight("float4e2m1", "group", 32, "float8e8m0")),
+    ("nvfp4", "NVFP4", replace(NVFP4, scale_2="tensor")),
+    ("mxfp8", "MXFP8", _weight("float8e4m3", "group", 32, "float8e8m0")),
 )
 """Typical weights: short name, in words, form; the scale dtype "" stands for the model's."""
 SHOWN = ("bf16", "fp16", "fp8", "int8", "int4", "mxfp8", "mxfp4", "nvfp4")  # activations of the overview
