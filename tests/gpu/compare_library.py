@@ -30,8 +30,8 @@ from humming_convert import Refused  # noqa: E402 the checkout need not be insta
 from humming_convert.layouts.config import LayerConfig  # noqa: E402
 from humming_convert.targets.environment import VERSIONS  # noqa: E402
 from tests.golden.adapter import prepare  # noqa: E402
-from tests.gpu.library_cases import make_case  # noqa: E402
 from tests.gpu.library import Library, LibraryBroken, LibraryRefused, Stored  # noqa: E402
+from tests.gpu.library_cases import make_case  # noqa: E402
 
 FLAGS = ("use_native_dequant", "use_ldmatrix_dequant", "use_raw_weight", "use_flat_weight", "use_block_scaled_mma", "should_apply_bs_on_c")
 FIELDS = (*LayerConfig.__dataclass_fields__, *FLAGS)

@@ -15,9 +15,9 @@ import pytest
 from humming_convert import Refused
 from humming_convert.targets.table import TARGETS
 from tests.gpu import compare_library
-from tests.gpu.library_cases import make_case
 from tests.gpu.compare_library import OUTCOMES, added, compare, describe, ours, run
 from tests.gpu.library import LibraryBroken, LibraryRefused, Stored
+from tests.gpu.library_cases import make_case
 
 SCRIPT = Path(compare_library.__file__)
 
