@@ -32,7 +32,6 @@ from humming_convert.proof.stream import ExpertStream, scale_pass, streams
 from humming_convert.standard.expr import Context, Stored, Weight
 from humming_convert.standard.lossy import Meter
 
-
 PIECE = 1 << 18  # bytes written and read back at once: what was written is still in L2 when it is read
 
 
