@@ -94,6 +94,8 @@ def run(
         if time.monotonic() > end or (limit is not None and counts.total() >= limit):
             break
         verdict = case(drawn["base"], drawn["steps"])
+        if verdict.word == "hang":  # once more: the machine may have been busy, or this process stopped
+            verdict = case(drawn["base"], drawn["steps"])
         counts[verdict.word] += 1
         if verdict.fault:
             small = {**shrunk(drawn, verdict.word), "verdict": verdict.word, "detail": verdict.detail[-1500:]}

@@ -67,6 +67,8 @@ def ct_pack(t: Tensors, said: Mapping[str, Any]) -> Meaning:
             return "dense"
         return "padded" if b in (3, 5, 6, 7) and words == -(-columns_ // (32 // b)) else None
 
+    if k is None and bits in (1, 2, 4, 8) and not group:
+        k = words * 32 // bits  # words are full in every row
     if bits is None or k is None or layout(bits, k) is None:
         by_config = (
             None if bits is None else groups * group if group else words * 32 // bits if groups == 1 and words * 32 % bits == 0 else None
