@@ -5,6 +5,7 @@ python tests/gpu/run_large.py
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 import time
@@ -62,7 +63,7 @@ def main() -> int:
         lap()
         found = checker.check()
         lap()
-        seconds = [b - a for a, b in zip(times, times[1:], strict=False)]
+        seconds = [b - a for a, b in itertools.pairwise(times)]
         failed += not found.ok
         print(
             f"{name:24} {n} x {k}: {'ok' if found.ok else found.wrong[0]}, {found.weights / 1e6:.0f} million weights, "
