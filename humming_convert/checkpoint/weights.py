@@ -79,7 +79,7 @@ def _read_index(folder: Path, findings: Findings) -> dict[str, str] | None:
             broken(rules.INDEX_MAP, why, file=INDEX, advice="fetch or export the index again; with one weight file none is needed")
         )
         return None
-    names = {f for f in weight_map.values() if type(f) is str and _plain(f)}
+    names = {f for f in {f for f in weight_map.values() if type(f) is str} if _plain(f)}
     listed: dict[str, str] = {}
     wrong: dict[str, list[str]] = {}
     for tensor, file in weight_map.items():

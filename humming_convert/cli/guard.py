@@ -5,6 +5,7 @@ Facts: architecture.md 9.3, 9.7.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -49,6 +50,7 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
     """Runs the app; the exit code of architecture.md 9.3. Never a traceback for anything but a bug."""
     as_json, verbose = "--json" in arguments, "--verbose" in arguments or "-v" in arguments
     signals = Signals()
+    gc.set_threshold(50_000, 20, 100)  # a plan is hundreds of thousands of objects that stay, and nothing in them is a cycle
 
     def end(code: int, message: str, findings: Iterable[Finding] = (), kind: str = "error") -> int:
         found = tuple(findings)

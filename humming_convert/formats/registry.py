@@ -201,6 +201,18 @@ def kind_of(module: Module) -> str | None:
     return next((kind for kind, test in KINDS if test(module.tensors)), None)
 
 
+def _kinds(modules: Mapping[str, Module]) -> dict[str, str | None]:
+    """The kind of each. It depends on suffixes, dtypes and shapes alone, and most modules of a checkpoint have the same."""
+    known: dict[tuple[tuple[str, str, tuple[int, ...]], ...], str | None] = {}
+    out: dict[str, str | None] = {}
+    for name, module in modules.items():
+        key = tuple((suffix, v.dtype, v.shape) for suffix, v in module.tensors.items())
+        if key not in known:
+            known[key] = kind_of(module)
+        out[name] = known[key]
+    return out
+
+
 @lru_cache(maxsize=None)
 def load(reader: Reader) -> Callable[..., Any]:
     """The function; modules are imported when a checkpoint needs them (architecture.md 8: --help in 0.3 s)."""
@@ -218,7 +230,7 @@ class Reading:
 def read_layers(source: Source) -> Reading:
     """All quantized modules as standard layers, unfused (experts one by one unless stacked on disk). Errors go to source.findings."""
     modules = modules_of(source.checkpoint.tensors)
-    kinds = {name: kind_of(m) for name, m in modules.items()}
+    kinds = _kinds(modules)
     if source.method in REFUSED:
         known = REFUSED[source.method]
         message = f"quant_method {source.method} is not read: {known.reason}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 
@@ -184,6 +185,7 @@ _EXPERT = re.compile(r"(.*\bexperts)(?:\.(\d+))?\.([^.]+)")
 STACKED = {"gate_up_proj": "w13", "w13": "w13", "down_proj": "w2", "w2": "w2"}
 
 
+@lru_cache(maxsize=1 << 17)  # asked several times a module, of which there can be 25,000
 def expert_of(module: str) -> ExpertModule | None:
     """Where a module stands among experts, None if it is none. `shared_experts.up_proj` is a linear layer."""
     m = _EXPERT.fullmatch(module)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from humming_convert.checkpoint.folder import Checkpoint
@@ -71,6 +72,7 @@ class Group:
     experts: int | None = None
 
 
+@lru_cache(maxsize=1 << 17)
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key: digits as numbers, so that layers.10 comes after layers.9."""
     return tuple((0, int(x), "") if x.isdigit() else (1, 0, x) for x in re.split(r"(\d+)", name) if x)
