@@ -54,7 +54,7 @@ class Emulation:
             parts.append(f'extern "C" void layer{i}(const Tensors* t, double* o, double* b) {{ dequantize<Layer{i}>(t, o, b); }}\n')
         source, library = folder / "batch.cpp", folder / "batch.so"
         source.write_text("\n".join(parts))
-        command = [COMPILER, "-std=c++17", "-O1", "-Wno-unknown-pragmas", "-shared", "-fPIC", f"-I{cuda_templates()}", str(source)]
+        command = [COMPILER, "-std=c++17", "-O0", "-Wno-unknown-pragmas", "-shared", "-fPIC", f"-I{cuda_templates()}", str(source)]
         subprocess.run([*command, "-o", str(library)], check=True)
         self.library = ctypes.CDLL(str(library))
 
