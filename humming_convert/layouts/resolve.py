@@ -16,7 +16,7 @@ from humming_convert.layouts.questions import Answers, asks_fp16_range, asks_no_
 from humming_convert.layouts.recipe import CodeMap, Interleave, Place, WeightRecipe
 from humming_convert.standard.forms import InputForm, ScaleForm, WeightForm
 from humming_convert.standard.numbers import MODEL_DTYPES, STORED_AS, number
-from humming_convert.targets.configure import channel_for_int8, check_schema, configure, model_scales, split_group
+from humming_convert.targets.configure import channel_for_int8, check_schema, check_zero_points, configure, model_scales, split_group
 from humming_convert.targets.environment import Environment
 from humming_convert.targets.legality import layout_exists, verdict
 from humming_convert.targets.pair import (
@@ -76,6 +76,7 @@ def settle(p: Pair, answers: Answers, entry: Entry, parts: int, e0m: bool, k: in
     check_schema(p)
     given_scale_2 = p.scale_2
     p, merge = merged(p, answers, entry, parts)
+    check_zero_points(p)
     maps: list[CodeMap] = []
     zero_shift = 0
     mid = 1 << (p.b.bits - 1)

@@ -28,6 +28,10 @@ def check_schema(p: Pair) -> None:
         raise refuse("secondary_scale_not_legal", f"a {p.scale_2} secondary scale beside {p.kind} scales")
     if (p.gw > 0) != (p.kind in ("group", "block")):
         raise refuse("scale_group_not_legal", f"{p.kind} scales with a group size of {p.gw}")
+
+
+def check_zero_points(p: Pair) -> None:
+    """The same for zero points; of the form after S0, which can make channel scales of tensor scales (layouts.md 1, 2)."""
     if p.zero_point == "int" and p.kind not in ("group", "channel"):
         raise refuse("zero_point_needs_group_or_channel", f"integer zero points with {p.kind} scales")
 

@@ -14,7 +14,7 @@ from humming_convert.findings import Finding, Refused
 from humming_convert.standard.forms import InputForm, WeightForm
 from humming_convert.standard.numbers import MODEL_DTYPES
 from humming_convert.targets import activations
-from humming_convert.targets.configure import check_schema, check_types, configure
+from humming_convert.targets.configure import check_schema, check_types, check_zero_points, configure
 from humming_convert.targets.environment import Environment
 from humming_convert.targets.pair import (
     E4M3,
@@ -184,6 +184,7 @@ def packable(form: WeightForm, input: InputForm, target: Target, env: Environmen
         return Verdict(False, 9, "zero points with weights as wide as activations")
     try:
         check_schema(p)
+        check_zero_points(p)
         configure(as_integer(p))
     except Refused as refused:
         return Verdict(False, 9, refused.findings[0].message)

@@ -15,7 +15,7 @@ from humming_convert.findings import Refused
 from humming_convert.standard.forms import InputForm, ScaleForm, ScaleKind, WeightForm
 from humming_convert.standard.numbers import MODEL_DTYPES, number
 from humming_convert.targets.activations import act_name, activation
-from humming_convert.targets.configure import channel_for_int8, check_schema, configure, model_scales, split_group
+from humming_convert.targets.configure import channel_for_int8, check_schema, check_zero_points, configure, model_scales, split_group
 from humming_convert.targets.environment import Environment
 from humming_convert.targets.fallback import fall_back
 from humming_convert.targets.legality import RULES, compatible, kernel_warnings, legal_activations, packable
@@ -43,6 +43,7 @@ def report(
     p = pair_of(form, input, target, env, param_dtype)
     try:
         check_schema(p)
+        check_zero_points(p)
         verdict = compatible(form, input, target, env, param_dtype)
         out |= {"status": "config_refused", "compatible": verdict.ok, "rule": verdict.rule, "why": verdict.reason}
         p = configured(p)
