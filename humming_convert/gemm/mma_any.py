@@ -56,7 +56,7 @@ class Multiplier:
         return quantize_any.launch(self.device, self.layer, self.compute, x, self.given)
 
     def multiply(self, q: Any, scale: Any, expert_of_row: NDArray[Any] | None = None) -> Any:
-        """Numbers and scales of `quantize` -> y on the device; rows of no expert stay NaN."""
+        """Numbers and scales of `quantize` -> y on the device. expert_of_row: with experts; rows of `tasks.NOBODY` stay NaN."""
         layer, m = self.layer, q.shape[0]
         each = m if expert_of_row is None else -(-m // max(1, layer.experts))
         tuning = Tuning.of(each)

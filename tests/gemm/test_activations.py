@@ -65,3 +65,12 @@ def test_a_tile_of_rows_has_one_expert_and_every_row_is_in_one_tile() -> None:
     assert rows.reshape(3, 2).tolist() == [[1, 5], [0, 2], [3, 6]]
     rows, experts = tasks.indexed(np.array([1, 1, 1]), 2)
     assert (rows.tolist(), experts.tolist()) == ([0, 1, 2, -1], [1, 1])
+
+
+def test_grouped_rows_are_lists_of_experts() -> None:
+    assert tasks.contiguous([2, 0, 3]).tolist() == [0, 0, 2, 2, 2]
+    assert tasks.masked([2, 0, 1], 3).tolist() == [0, 0, -1, -1, -1, -1, 2, -1, -1]
+    rows, experts = tasks.indexed(tasks.masked([2, 0, 1], 3), 2)
+    assert (rows.tolist(), experts.tolist()) == ([0, 1, 6, -1], [0, 2])
+    rows, experts = tasks.indexed(tasks.masked([0, 0], 4), 16)
+    assert rows.size == experts.size == 0

@@ -12,9 +12,11 @@ from cases import Case, Spec, selected
 from fake_device import FakeDevice, read_back
 from run_all import Subject
 
-from humming_convert.gemm.check import Checker, worst
+from humming_convert.gemm import tasks
+from humming_convert.gemm.check import Checker, as_float, random_rows, worst
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
+from humming_convert.gemm.mma_any import Multiplier
 from humming_convert.gemm.source import kernel_source
 from humming_convert.gemm.tuning import Tuning
 
@@ -105,3 +107,18 @@ def test_a_check_knows_every_kernel_that_it_launches(tmp_path: Path) -> None:
     assert isinstance(t.checker, Checker)
     t.checker.check(rows=(1, 33))
     assert launched <= {s.name + s.generated for s in t.checker.sources((1, 33))}
+
+
+def test_grouped_rows_give_what_each_expert_gives_alone_and_rows_of_nobody_stay_unwritten(tmp_path: Path) -> None:
+    t = subject(tmp_path, "uint4", "16", seed=12)  # two experts
+    layer, device = t.case.layer, t.checker.device
+    multiplier = Multiplier.of(device, layer, t.case.compute, t.packed)
+    x = random_rows(8, layer.k, layer.half, np.random.default_rng(7))
+    for of_row in (tasks.contiguous([3, 5]), tasks.masked([1, 3], 4)):
+        y = device.get(multiplier(device.put(x), of_row))
+        for row, e in enumerate(of_row):
+            if e < 0:
+                assert np.isnan(y[row]).all()
+            else:
+                want = t.weights[e] @ as_float(x[row], layer.half) + t.bias[e]
+                np.testing.assert_allclose(y[row], want, rtol=1e-5, atol=1e-4)
