@@ -7,6 +7,7 @@ FP8 bytes are looked at by their own check, which goes through them anyway (chec
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from humming_convert.standard.packing_ct import zero_codes
 
 # packing -> what its first stored rows are: "row": one row of K codes; "columns": 32 codes of every row; "column": 16 codes of every row
 LEAST = 16  # weights of a group, at least
+ROWS = 64  # rows that are looked at first
 FIRST = {
     "rows": "row",
     "signed_rows": "row",
@@ -53,8 +55,8 @@ def warn_zero_weights(source: Source, layers: Iterable[StandardLayer]) -> None:
 
 def _zero(layer: StandardLayer, block: CodeBlock, expert: int | None, context: Context) -> bool:
     if layer.form.zero_point == "none":
-        nothing = np.flatnonzero(values(layer.form.number.name) == 0)
-        return bool(np.isin(_first(block, context), nothing).all()) and bool(np.isin(block.codes(context), nothing).all())
+        nothing = values(layer.form.number.name) == 0
+        return bool(nothing[_first(block, context)].all()) and bool(nothing[block.codes(context)].all())
     first = _first(block, context)
     if not (first[:, :LEAST] == first[:, :1]).all():  # within a group zero weights have one code; zero points need not be read to see it
         return False
@@ -67,8 +69,11 @@ def _zero(layer: StandardLayer, block: CodeBlock, expert: int | None, context: C
 
 
 def _first(block: CodeBlock, context: Context) -> Codes:
-    """Some codes from the beginning of the stored tensor: of row 0, or of column 0 (to 31)."""
+    """Some codes from the beginning of the stored tensor: of row 0, or of column 0 (to 31) and a few rows."""
     stored = block.stored(context)
+    if block.packing in ("gptq", "gptq_planar", "awq") and block.n % ROWS == 0:
+        each = block.n // stored.shape[1]  # rows that share a stored column: eight of AWQ
+        stored, block = stored[:, : ROWS // each], replace(block, n=ROWS)
     if (kind := FIRST[block.packing]) == "row":
         rows, n, k = 1, 1, block.k
     else:

@@ -29,7 +29,8 @@ from humming_convert.standard.expr import CodeBlock, Weight
 from humming_convert.standard.packing import PACKINGS
 
 WINDOW = 1 << 19  # packed words (2 MB) at a time: fewer calls than 1 MB, and rows formats read longer stretches (measured)
-SAMPLED = 2  # windows of a tensor whose places are also read by the address formula
+SAMPLED = 4  # experts of a tensor in which a window's places are also read by the address formula
+RAGGED = 128  # columns that whole tiles of every packing and layout have
 SAMPLES = 16  # rows and columns of each part in such a window
 SMALL = 1 << 22  # codes of a layer; below it the numpy reference is faster than loading compiled code
 SEED = 0x48554D  # of the sampled places: the same run reads the same places
@@ -99,13 +100,13 @@ class ExpertStream:
             yield Step(window, tuple(parts), number in sampled)
 
     def _sampled(self, windows: int) -> set[int]:
-        """Which windows of this expert are sampled: about SAMPLED in all of the tensor, the first and the last expert among them."""
+        """Which windows of this expert are sampled: one, of about SAMPLED experts; the last too where rows or columns are ragged."""
         experts = self.weight.experts or 1
         every = max(experts // SAMPLED, 1)
         if self.expert % every and self.expert != experts - 1:
             return set()
-        count = max(SAMPLED // experts, 1)
-        return {*some_places(windows, count, self.expert), *((windows - 1,) if self.expert in (0, experts - 1) else ())}
+        ragged = self.recipe.k % RAGGED != 0 or self.recipe.pad_k > 0
+        return {*some_places(windows, 1, self.expert), *((windows - 1,) if ragged else ())}
 
     def _part(self, slot: int, row: int, block: CodeBlock, w: passes.Window, whole: dict[int, NDArray[Any]]) -> Part | None:
         r0, r1 = max(w.n0 - row, 0), min(w.n1 - row, block.n)
