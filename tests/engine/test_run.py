@@ -86,19 +86,20 @@ class Stop(Exception):
     """What a test throws into a run."""
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, items: int, error: BaseException) -> None:
-    """The run fails when `items` layers and plain tensors are written, each journalled as it is."""
+def stop_after(monkeypatch: pytest.MonkeyPatch, items: int, error: BaseException) -> list[str]:
+    """The run fails when `items` layers and plain tensors are written, each journalled as it is; what is written (several workers: some more)."""
     written: list[str] = []
     real = jobs._write_item
 
     def write(item: Any, *args: Any) -> None:
-        if len(written) == items:
+        if len(written) >= items:
             raise error
         real(item, *args)
         written.append("")
 
     monkeypatch.setattr(jobs, "PIECE", 1)
     monkeypatch.setattr(jobs, "_write_item", write)
+    return written
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -126,14 +127,14 @@ def test_an_interrupted_run_goes_on_where_it_stopped_and_makes_the_same_bytes(
     plan = api.plan(model, target="sm90", act="bf16", shard_size=shard_size)
     api.convert(plan, out=tmp_path / "whole")
     with monkeypatch.context() as patched:
-        stop_after(patched, 5, Stop())
+        first = stop_after(patched, 5, Stop())
         with pytest.raises(Stop):
             api.convert(plan, out=tmp_path / "out", jobs=jobs_)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "out.partial" / "humming_manifest.json").exists()
     written = counted(monkeypatch)
     api.convert(plan, out=tmp_path / "out", jobs=jobs_)
-    assert len(written) == items_of(plan) - 5
+    assert len(written) == items_of(plan) - len(first)
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
@@ -350,4 +351,54 @@ def test_a_quantized_head_becomes_a_matrix_in_the_output(tmp_path: Path, options
     write(folder, tmp_path / "in")
     result = api.convert(api.plan(tmp_path / "in", **options), out=tmp_path / "out")
     assert [d["name"] for d in result.manifest["dequantized"]] == ["lm_head"]
+    assert_whole(tmp_path / "out")
+
+
+def test_memory_that_runs_out_is_told_with_its_exit_code_and_the_run_goes_on(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import signal
+
+    from humming_convert.cli.guard import guarded
+    from humming_convert.cli.main import app
+
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+    command = ["convert", str(model), "--target", "sm90", "--act", "bf16", "--out", str(tmp_path / "out"), "-q"]
+    try:
+        for error in (MemoryError(), RuntimeError("can't start new thread")):
+            with monkeypatch.context() as patched:
+                stop_after(patched, 3, error)
+                assert guarded(app, command) == 5
+            said = capsys.readouterr().err
+            assert "--jobs" in said and "Traceback" not in said
+            assert not (tmp_path / "out").exists()
+        assert guarded(app, command) == 0
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert_whole(tmp_path / "out")
+
+
+def test_a_source_that_vanishes_under_the_run_is_told_and_the_run_goes_on_when_it_is_back(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from humming_convert.checkpoint.reading import SourceError
+
+    plan = api.plan(model, target="sm90", act="bf16")
+    hidden = model / "hidden"
+    real = jobs._write_item
+
+    def write(item: Any, *args: Any) -> None:
+        real(item, *args)
+        if (model / "model.safetensors").exists():
+            os.rename(model / "model.safetensors", hidden)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(jobs, "_write_item", write)
+        with pytest.raises(SourceError) as failed:
+            api.convert(plan, out=tmp_path / "out", jobs=1)
+    assert failed.value.finding.file == "model.safetensors"
+    assert not (tmp_path / "out").exists()
+    os.rename(hidden, model / "model.safetensors")
+    api.convert(plan, out=tmp_path / "out")
     assert_whole(tmp_path / "out")

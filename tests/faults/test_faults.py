@@ -98,6 +98,30 @@ def replace(bench: Bench, most: int) -> int:
     return trials
 
 
+# ------------------------------------------------------------------ the source fails
+def unreadable(bench: Bench, most: int) -> int:
+    """Reads of the source fail or end short, in the plan and in the passes."""
+    trials = 0
+    bench.clear()
+    where = {"folder": str(bench.model), "kinds": ["read"], "at": 0, "action": "fail", "errno": errno.EIO, "for_good": False}
+    calls = bench.convert(fault=where).calls
+    for at in some(calls, most):
+        for action, for_good in (("fail", False), ("fail", True), ("short", False), ("short", True)):
+            bench.clear()
+            ended = bench.convert(fault={**where, "at": at, "action": action, "for_good": for_good})
+            bench.assert_safe(f"{action} at read {at} of the source", ended)
+            assert ended.code in ((3, 5) if action == "fail" else (0,)), ended
+            if ended.code == 3:  # the file could not be read when the checkpoint was opened
+                assert list(bench.work.iterdir()) == []
+            bench.assert_resumes(f"{action} at read {at} of the source")
+            trials += 1
+    return trials
+
+
+def test_a_source_that_cannot_be_read_is_an_error_and_the_run_goes_on_later(bench: Bench) -> None:
+    assert unreadable(bench, 2 * FEW) > 0
+
+
 # ------------------------------------------------------------------ limits of the file size
 def sizes(bench: Bench, count: int) -> int:
     largest = max(len(raw) for raw in bench.want.values())
@@ -177,6 +201,7 @@ def test_verify_finds_every_flipped_bit(bench: Bench) -> None:
 @pytest.mark.soak
 def test_every_call_of_a_conversion(bench: Bench) -> None:
     print(f"\nfaults: {sweep(bench, 1 << 30)} trials of errors and short transfers, all as they must be")
+    print(f"source: {unreadable(bench, 1 << 30)} trials of errors and short reads")
 
 
 @pytest.mark.soak
