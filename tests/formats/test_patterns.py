@@ -11,8 +11,42 @@ from hypothesis import strategies as st
 
 from humming_convert.formats.patterns import BadPattern, dynamic_overrides
 
-PIECES = ["model", "layers", "0", "1", "11", r"\.", ".", ".*", "^", "$", "mlp", "_", r"\d+", "(a|b)", "[01]", "1?", "x{2}", "|", r"\-", "-", "(?i)M"]
-NAMES = ["model", "model.layers.0", "model.layers.11.mlp", "modelxlayers.1", "MODEL.layers", "layers.1", "a", "1", "", "model.layers.1-mlp", "x"]
+PIECES = [
+    "model",
+    "layers",
+    "0",
+    "1",
+    "11",
+    r"\.",
+    ".",
+    ".*",
+    "^",
+    "$",
+    "mlp",
+    "_",
+    r"\d+",
+    "(a|b)",
+    "[01]",
+    "1?",
+    "x{2}",
+    "|",
+    r"\-",
+    "-",
+    "(?i)M",
+]
+NAMES = [
+    "model",
+    "model.layers.0",
+    "model.layers.11.mlp",
+    "modelxlayers.1",
+    "MODEL.layers",
+    "layers.1",
+    "a",
+    "1",
+    "",
+    "model.layers.1-mlp",
+    "x",
+]
 
 
 def slow(dynamic: dict[str, dict[str, int]], name: str) -> str | None:
