@@ -278,7 +278,9 @@ def pack_small(
         scale = s.scale
         if small.rebias:
             new = e8m0.rebias(scale.view(np.uint8))
-            meter.record("e8m0-fp16", "weight_scale", np.exp2(scale.view(np.uint8) - 127.0), np.exp2(e8m0.rebias_back(new) - 127.0))
+            # the kernels mask the byte to a float16 exponent: 0 is read as 0, not as 2^-15 (seen on the GPU, docs/gemm.md)
+            read = np.where(new == 0, 0.0, np.exp2(e8m0.rebias_back(new) - 127.0))
+            meter.record("e8m0-fp16", "weight_scale", np.exp2(scale.view(np.uint8) - 127.0), read)
             scale = new.view(scale.dtype)
         out["weight_scale"] = np.stack([place(x, small.place, ppu) for x in scale])
     if s.zero is not None:
