@@ -11,17 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+Head = str | tuple[str | None, ...]
+"""A tuple where a dot stands for any character (None)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Override:
     """One key of `dynamic`. `skip`: the modules it matches are not quantized; else `values` win over the base config.
 
-    head: the characters that every match begins with, None for any character.  pattern: what decides beyond them, None if nothing does.
+    head: the characters that every match begins with.  pattern: what decides beyond them, None if nothing does.
     end: nothing follows the head.
     """
 
     key: str
-    head: tuple[str | None, ...]
+    head: Head
     end: bool
     pattern: re.Pattern[str] | None
     skip: bool
@@ -45,12 +48,11 @@ class Overrides(tuple[Override, ...]):
         self._begins: dict[int, dict[str, list[_Found]]] = {}
         self._root: _Node | None = None
         for number, override in enumerate(self):
-            if None in override.head:
+            head = override.head
+            if not isinstance(head, str):
                 self._root = self._root or _Node()
                 self._root.add(number, override)
-                continue
-            head = "".join(c for c in override.head if c is not None)
-            if override.end and override.pattern is None:
+            elif override.end and override.pattern is None:
                 self._names.setdefault(head, (number, override))
             else:
                 self._begins.setdefault(len(head), {}).setdefault(head, []).append((number, override))
@@ -100,7 +102,7 @@ _SIMPLE = re.compile(r"\^?((?:[A-Za-z0-9_./ -]|\\[^A-Za-z0-9\n])*)")  # characte
 _TOKEN = re.compile(r"\\(.)|(.)")
 
 
-def _head(pattern: str) -> tuple[tuple[str | None, ...], bool, bool]:
+def _head(pattern: str) -> tuple[Head, bool, bool]:
     """(head, whether the pattern is its head alone, whether the name ends there too).
 
     A quantifier takes back the character before it; with an alternative anywhere nothing is certain.
@@ -109,15 +111,15 @@ def _head(pattern: str) -> tuple[tuple[str | None, ...], bool, bool]:
     assert m is not None
     rest = pattern[m.end() :]
     if "|" in rest:
-        return (), False, False
+        return "", False, False
     if rest in ("", "$"):
         return _characters(m[1]), True, rest == "$"
     return _characters(m[1])[: -1 if rest[0] in "*+?{" else None], False, False
 
 
-def _characters(text: str) -> tuple[str | None, ...]:
+def _characters(text: str) -> Head:
     if "." not in text.replace("\\.", ""):
-        return tuple(text.replace("\\", "")) if "\\\\" not in text else tuple(t[1] or t[2] for t in _TOKEN.finditer(text))
+        return text.replace("\\", "") if "\\\\" not in text else "".join(t[1] or t[2] for t in _TOKEN.finditer(text))
     return tuple(t[1] or (None if t[2] == "." else t[2]) for t in _TOKEN.finditer(text))
 
 
