@@ -45,10 +45,13 @@ def zeros_planar(words: Array, bits: int, count: int) -> Array:
 @operation("zeros_awq")
 def zeros_awq(words: Array) -> Array:
     """AWQ gemm words (4 bits, nibbles 0 2 4 6 1 3 5 7) to the stream P(4); word for word."""
-    nibbles = stream_unpack(words, 4, words.shape[-1] * 8).reshape(*words.shape, 8)
-    out = np.empty_like(nibbles)
-    out[..., list(AWQ_ORDER)] = nibbles
-    return stream_pack(out.reshape(*words.shape[:-1], -1), 4)
+    # nibble i of a word holds column AWQ_ORDER[i]; nibbles 0 and 7 stay, the others move by whole words at once
+    x = np.ascontiguousarray(words).view("<u4")
+    out = np.zeros_like(x)
+    for i, column in enumerate(AWQ_ORDER):
+        part = x & np.uint32(15 << 4 * i)
+        out |= part << np.uint32(4 * (column - i)) if column >= i else part >> np.uint32(4 * (i - column))
+    return out.view("<i4")
 
 
 @operation("zeros_gemv")

@@ -24,7 +24,9 @@ def used(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_operations_are_registered_by_importing_the_module_that_uses_them(path: Path) -> None:
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    code = f"import {name}\nfrom humming_convert.standard.expr import OPERATIONS\nprint(sorted(set({sorted(used(path))!r}) - set(OPERATIONS)))"
+    code = (
+        f"import {name}\nfrom humming_convert.standard.expr import OPERATIONS\nprint(sorted(set({sorted(used(path))!r}) - set(OPERATIONS)))"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert out.stdout.strip() == "[]"
     importlib.import_module(name)

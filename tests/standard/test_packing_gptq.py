@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from humming_convert.standard.expr import OPERATIONS
 from humming_convert.standard.packing import PACKINGS, stream_pack, stream_unpack
 from humming_convert.standard.packing_gptq import awq_fast_pack, awq_pack, marlin_order, marlin_pack, planar_pack, planar_unpack
-from humming_convert.standard.zero_points import fast_zeros
+from humming_convert.standard.zero_points import fast_zeros, zeros_awq
 
 
 def words(text: str) -> NDArray[np.int32]:
@@ -131,3 +131,11 @@ def test_gemv_fast_zero_points_come_out_whole_for_every_scale() -> None:
 def test_a_dead_group_of_gemv_fast_has_the_zero_point_0() -> None:
     dead: NDArray[Any] = np.zeros((1, 8), np.float16)
     np.testing.assert_array_equal(fast_zeros(-dead, dead, 1)[0], np.zeros((1, 8)))
+
+
+def test_awq_zero_words_are_reordered_as_nibbles_are() -> None:
+    words = np.random.default_rng(5).integers(-(2**31), 2**31, (6, 11), dtype=np.int64).astype(np.int32)
+    nibbles = stream_unpack(words, 4, 88).reshape(6, 11, 8)
+    wanted = np.empty_like(nibbles)
+    wanted[..., [0, 2, 4, 6, 1, 3, 5, 7]] = nibbles
+    np.testing.assert_array_equal(stream_unpack(zeros_awq(words), 4, 88).reshape(6, 11, 8), wanted)
