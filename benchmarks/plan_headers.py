@@ -48,7 +48,9 @@ def tensors(layer: int) -> dict[str, tuple[str, list[int]]]:
 def write(folder: Path, layers: int, entries: int) -> int:
     """The checkpoint; returns the number of tensors."""
     shards: list[dict[str, tuple[str, list[int]]]] = [{} for _ in range(SHARDS)]
-    shards[0] |= {n: ("BF16", [64, HIDDEN]) for n in ("model.embed_tokens.weight", "lm_head.weight")} | {"model.norm.weight": ("BF16", [HIDDEN])}
+    shards[0] |= {n: ("BF16", [64, HIDDEN]) for n in ("model.embed_tokens.weight", "lm_head.weight")} | {
+        "model.norm.weight": ("BF16", [HIDDEN])
+    }
     for layer in range(layers):
         shards[layer * SHARDS // layers] |= tensors(layer)
     index: dict[str, str] = {}
