@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cases import Case, Spec, selected
+from needs import has_nvrtc, needs_nvrtc
 
 from humming_convert.gemm import nvrtc
 from humming_convert.gemm.cache import KernelCache
@@ -14,17 +15,6 @@ from humming_convert.gemm.layer import UnknownLayer
 from humming_convert.gemm.nvrtc import CompileError, architecture, compile_cubin, compiler, supported_sms
 from humming_convert.gemm.source import KernelSource, kernel_source
 from humming_convert.gemm.tuning import Tuning
-
-
-def has_nvrtc() -> bool:
-    try:
-        compiler()
-    except CompileError:
-        return False
-    return True
-
-
-needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="no NVRTC: python -m pip install 'humming-convert[cuda13]'")
 
 
 def one_of_each_family() -> dict[str, Spec]:

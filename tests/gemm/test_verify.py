@@ -11,6 +11,7 @@ import emulation
 import jsonschema
 import pytest
 from fake_device import FakeDevice
+from needs import needs_nvrtc
 
 import humming_convert as hc
 from humming_convert.findings import Refused
@@ -56,6 +57,7 @@ def flip(folder: Path, layer: str, bit: int) -> None:
 
 
 @needs_compiler
+@needs_nvrtc
 def test_results_stand_in_a_manifest_that_still_verifies(folder: Path, tmp_path: Path) -> None:
     found = verify_gpu(folder, FakeDevice(tmp_path), sample=0.5)
     assert not found.failed and len(found.results) == 2 and found.left_out == 2
@@ -67,6 +69,7 @@ def test_results_stand_in_a_manifest_that_still_verifies(folder: Path, tmp_path:
 
 
 @needs_compiler
+@needs_nvrtc
 def test_a_flipped_bit_is_named_with_its_layer_when_the_source_is_given(folder: Path, model: Path, tmp_path: Path) -> None:
     name = manifest(folder)["layers"][0]["name"]
     flip(folder, name, 4321)
