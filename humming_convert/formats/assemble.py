@@ -28,6 +28,7 @@ RULES = (
     Rule(724, "row-not-whole-words", "a row of codes fills whole 32-bit words"),
     Rule(725, "group-too-small", "weights along K that share a scale are at least 16, or 16 after an exact split"),
     Rule(728, "config-invalid", "values of a quantization config are of the type that their key asks for"),
+    Rule(729, "entry-regex", "config entries that start with `re:` are regular expressions"),
     Rule(727, "experts-orientation", "stacked experts are known to be stored as [E, N, K]"),
     Rule(726, "group-size-lies", "the config's group size is that of the tensors", "warning"),
 )

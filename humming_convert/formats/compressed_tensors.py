@@ -15,7 +15,7 @@ from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Finding, Rule
 from humming_convert.formats.assemble import Described, Draft, flat, matching, same_but_ones
 from humming_convert.formats.ct_config import FORMATS, Group, assign, input_form, is_class, named_by, parse_groups, refuse, spellings
-from humming_convert.formats.excluded import Names, listed, some, warn_ignored
+from humming_convert.formats.excluded import Names, check_patterns, listed, some, warn_ignored
 from humming_convert.formats.mxfp4 import float4
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Context, Expr, Stored, apply
@@ -45,6 +45,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     refuse(source.config, groups, findings)
     kinds = {m.name: kind for kind, found in modules.items() for m in found}
     ignore = listed(source, "ignore")
+    check_patterns(source, [*(str(t) for g in groups for t in g.targets), *ignore])
     names = Names(kinds, spellings)
     of = assign(names, groups)
     used = {g.name for g in of.values() if g is not None}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from humming_convert.formats.source import Module, Source
 
 NAMED = 3  # names given in one message
+UNREADABLE = (re.error, RecursionError, OverflowError)  # what `re.compile` raises
 
 
 def itself(name: str) -> tuple[str, ...]:
@@ -67,7 +68,7 @@ class Names:
         """Modules of which a spelling matches a regular expression at its start. A pattern that is none matches nothing."""
         try:
             match = re.compile(pattern).match
-        except re.error:
+        except UNREADABLE:
             return []
         return self._found(lambda s: match(s) is not None)
 
@@ -102,6 +103,17 @@ def some(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
+def check_patterns(source: Source, entries: Iterable[str]) -> None:
+    """entry-regex: an entry `re:...` that is no regular expression, so that nobody knows whom it means."""
+    for entry in dict.fromkeys(e for e in entries if e.startswith("re:")):
+        try:
+            re.compile(entry[3:])
+        except UNREADABLE as error:
+            source.findings.error(
+                "entry-regex", f"{entry!r} is no regular expression ({error})", file="config.json", advice="correct the entry of the config"
+            )
+
+
 def warn_ignored(source: Source, entry: str, hit: list[str]) -> None:
     """ignored-quantized: an entry that leaves out modules whose tensors are quantized."""
     if hit:
@@ -119,5 +131,6 @@ def warn_excluded(source: Source, modules: Mapping[str, list[Module]], lists: It
     """ignored-quantized, one finding an entry. lists: values of the config's keys, each a list of entries or nothing."""
     names = Names(m.name for found in modules.values() for m in found)
     entries = [str(e) for found in lists if isinstance(found, (list, tuple)) for e in found]
+    check_patterns(source, entries)
     for entry in dict.fromkeys(entries):
         warn_ignored(source, entry, names.meant(entry))

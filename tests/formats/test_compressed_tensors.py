@@ -309,6 +309,12 @@ def test_rule_ct_group_unused(tmp_path: Path) -> None:
     assert "group_1" in got.finding("ct-group-unused").message and len(got.layers) == 1
 
 
+@pytest.mark.parametrize("q", [config(targets=["re:("]), config(targets=["Linear", "re:*"]), config(top={"ignore": ["re:["]})])
+def test_rule_entry_regex(tmp_path: Path, q: Any) -> None:
+    """Nobody knows whom a broken pattern means; the server stops at it too."""
+    broken(tmp_path, "entry-regex", q, GOOD)
+
+
 def test_rule_ct_group_none(tmp_path: Path) -> None:
     got = broken(tmp_path, "ct-group-none", config(targets=["re:.*nothing$"]), GOOD)
     assert (got.layer.form.number.name, got.layer.form.scale.k) == ("uint4", 32)

@@ -240,3 +240,8 @@ def test_a_router_named_like_a_projection_excludes_nothing_else(tmp_path: Path) 
 
 def test_the_smallest_e8m0_scale_is_not_zero() -> None:
     assert float(np.uint8(0).reshape(1).view(ml_dtypes.float8_e8m0fnu).astype(np.float32)[0]) == 2.0**-127
+
+
+def test_rule_entry_regex(tmp_path: Path) -> None:
+    got = reading_of(tmp_path, {**TENSOR, "ignored_layers": ["re:("]}, named(fp8(np.float32(1))))
+    assert "re:(" in got.finding("entry-regex").message
