@@ -14,7 +14,7 @@ from typing import Any
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
 from humming_convert.formats.assemble import FLOATS, Described, Draft, flat
-from humming_convert.formats.excluded import config_invalid, listed, whole
+from humming_convert.formats.excluded import config_invalid, listed, warn_ignored, whole
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Expr, Stored, apply
 from humming_convert.standard.forms import InputForm, ScaleForm
@@ -100,16 +100,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     for what, test in [(f"-:{s}", lambda n, s=s: re.match(s, n)) for s in skips] + [
         (str(e), lambda n, e=str(e): ignores(e, n)) for e in ignored
     ]:
-        hit = [n for n in names if test(n)]
-        if hit:
-            findings.warning(
-                "ignored-quantized",
-                f"the config leaves out {what!r}, yet the tensors are quantized of {', '.join(hit[:3])}; they are read as quantized",
-                layer=hit[0] if len(hit) == 1 else None,
-                file="config.json",
-                count=len(hit),
-                advice="correct the config",
-            )
+        warn_ignored(source, what, [n for n in names if test(n)])
     source.shared["settings"] = settings
     source.shared["describe"] = lambda name: Described(declared=_input(source, settings(name)))
     _sound(source, config)
