@@ -84,9 +84,21 @@ def algo_of(body: Mapping[str, Any]) -> str:
     return str(section(body).get("quant_algo") or "").upper()
 
 
+def _listing(source: Source, code: str, does: str, names: list[str], whose: str) -> None:
+    """One warning about modules whose entry in quantized_layers is not what their tensors say."""
+    if names:
+        source.findings.warning(
+            code,
+            f"quantized_layers {does} {', '.join(names[:3])}, {whose}",
+            layer=names[0] if len(names) == 1 else None,
+            file="config.json",
+            count=len(names),
+            advice="correct the config",
+        )
+
+
 def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     """Algorithms against tensors, both config files against each other, exclude lists against tensors; leaves `describe`."""
-    findings = source.findings
     config = section(source.config)
     whole = algo_of(config)
     bodies = [section(s.body) for s in source.checkpoint.sections]
@@ -100,25 +112,9 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     _compare(source, whole, of, names)
     weight_only = _weight_only(config)
     missing = [n for n, a in of.items() if a is None]
-    if missing:
-        findings.warning(
-            "algo-not-listed",
-            f"quantized_layers does not list {', '.join(missing[:3])}, whose tensors are quantized; they are read as such",
-            layer=missing[0] if len(missing) == 1 else None,
-            file="config.json",
-            count=len(missing),
-            advice="correct the config",
-        )
+    _listing(source, "algo-not-listed", "does not list", missing, "whose tensors are quantized; they are read as such")
     floats = [n for n in listed if n not in names and f"{n}.weight" in source.checkpoint.tensors]
-    if floats:
-        findings.warning(
-            "listed-not-quantized",
-            f"quantized_layers lists {', '.join(floats[:3])}, whose tensors are not quantized; they are passed through",
-            layer=floats[0] if len(floats) == 1 else None,
-            file="config.json",
-            count=len(floats),
-            advice="correct the config",
-        )
+    _listing(source, "listed-not-quantized", "lists", floats, "whose tensors are not quantized; they are passed through")
 
     def describe(name: str) -> Described:
         algo = ALGOS.get(of.get(name) or "")
