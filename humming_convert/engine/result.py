@@ -27,7 +27,11 @@ class Result:
 
     @property
     def lossy_steps(self) -> list[str]:
-        return sorted({x["step"] for layer in self.layers for x in layer["lossy"]})
+        """Names of the steps that changed a value, of layers and of matrices that are written in the model dtype."""
+        manifests = full_manifests(self.out, self.manifest) if self.manifest else ()
+        rounded = {x["name"] for m in manifests for x in m["dequantized"] if x["max_rel"]}
+        plain = {p.dequantized.step for p in self.plan.plain if p.dequantized is not None and p.dequantized.name in rounded}
+        return sorted({x["step"] for layer in self.layers for x in layer["lossy"]} | plain)
 
     @property
     def proof(self) -> str:

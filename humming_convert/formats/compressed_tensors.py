@@ -217,6 +217,9 @@ def _width(d: Draft, n: int, words: int, scale: TensorView) -> tuple[int, int, s
         return -(-k // group) == groups if group else group == 0 and groups == 1
 
     k = said[1] if said else None
+    if said is None and "weight_shape" in d.module.tensors and not d.source.headers_only:
+        message = "weight_shape is not [N, K] in integers; words and scales are followed"
+        d.warning("weight-shape-lies", message, "weight_shape", advice="re-export the layer")
     if said and said[0] != n:
         if len(scale.shape) < 2 or scale.shape[-2] != n:
             d.bad_shape("weight_packed", f"[{said[0]}, ..] as weight_shape says")
@@ -232,7 +235,8 @@ def _width(d: Draft, n: int, words: int, scale: TensorView) -> tuple[int, int, s
     if k is None and bits is not None:
         fits = sorted(_columns(words, bits))
         by_group = [x for x in fits if group and x == group * groups]
-        whole = [32 * words // bits] if bits not in SPREAD or not group else []
+        # without weight_shape only full words tell K, and only where the number of groups does not contradict it
+        whole = [x for x in [32 * words // bits] if agrees(x)] if bits not in SPREAD or not group else []
         for x in by_group or [x for x in whole if x * bits == 32 * words]:
             return bits, x, layouts(words, bits, x)[0]
         d.error(

@@ -11,18 +11,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from humming_convert.checkpoint.tensors import Read
+from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Findings, Rule
+from humming_convert.standard.dequantize import DequantizedWeight
 from humming_convert.standard.expr import Cast, Context, Expr
 from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.lossy import Meter
-from humming_convert.standard.numbers import MODEL_DTYPES
+from humming_convert.standard.numbers import MODEL_DTYPES, scale_values, values
 
 RULES = (
-    Rule(630, "scale-overflow", "scales and biases are within the range of the model dtype"),
+    Rule(630, "scale-overflow", "scales, biases and matrices written in the model dtype are within its range"),
     Rule(631, "scale-vanished", "scales of a layer are not all too small for the model dtype"),
 )
 ModelDtype = Literal["BF16", "F16"]
+LARGEST: dict[str, tuple[float, str]] = {"F16": (65504.0, "65504"), "BF16": (3.3895313892515355e38, "3.39e38")}
 
 
 def conform(layer: StandardLayer, dtype: ModelDtype, scale_dtype: Literal["model", "source"] = "model") -> StandardLayer:
@@ -61,14 +63,56 @@ def check_range(layer: StandardLayer, read: Read, findings: Findings) -> None:
             continue
         after = expr.evaluate(Context(read, Meter()))
         bad, view, name = int(np.isinf(after).sum()), next(iter(expr.reads())), MODEL_DTYPES[expr.dtype]
-        where: dict[str, Any] = {"layer": layer.name, "tensor": view.name, "file": view.file.name}
-        advice = "--dtype bf16 holds them" if expr.dtype == "F16" else "re-export the layer"
         if bad:
-            largest = "65504" if expr.dtype == "F16" else "3.39e38"
-            findings.error(
-                "scale-overflow", f"{bad} values of {role} are beyond {largest}, the largest {name}", **where, advice=advice, count=bad
-            )
+            _overflow(findings, layer, expr.dtype, bad, role, view)
         elif role == "weight_scale" and not after.any():
             findings.error(
-                "scale-vanished", f"all {after.size} values of {role} are too small for {name} and become 0", **where, advice=advice
+                "scale-vanished",
+                f"all {after.size} values of {role} are too small for {name} and become 0",
+                **_where(layer, view),
+                advice=_advice(expr.dtype),
             )
+
+
+def check_matrix(layer: StandardLayer, dtype: ModelDtype, read: Read, findings: Findings) -> None:
+    """A layer that is to be written as a plain matrix in `dtype`: no number of it, nor its bias, may become infinite.
+
+    The codes are looked at only if the largest code and the largest scales together could be too large.
+    """
+    check_range(
+        replace(layer, tensors={r: _cast(e, dtype, "bias-cast", r) for r, e in layer.tensors.items() if r == "bias"}), read, findings
+    )
+    if _bound(layer, Context(read, Meter())) < LARGEST[dtype][0]:
+        return
+    matrix = DequantizedWeight(layer=layer, dtype=dtype, step="lm-head-dequantize").evaluate(Context(read, Meter()))
+    if bad := int(np.isinf(matrix).sum()):
+        _overflow(findings, layer, dtype, bad, "weight", next(iter(layer.tensors["weight_scale"].reads())))
+
+
+def _bound(layer: StandardLayer, context: Context) -> float:
+    """No number of the layer is larger: the largest code, shifted by the farthest zero point, times the largest scales."""
+    form, small = (
+        layer.form,
+        {r: e.evaluate(context) for r, e in layer.tensors.items() if r in ("weight_scale", "weight_scale_2", "zero_point")},
+    )
+    codes = values(form.number.name)
+    largest = float(np.abs(codes[np.isfinite(codes)]).max())
+    if form.zero_point != "none":
+        largest += 1 << form.number.bits
+    if form.zero_point == "fp":
+        largest += float(np.abs(small["zero_point"].astype(np.float64)).max())
+    largest *= float(np.abs(scale_values(small["weight_scale"], form.scale.dtype)).max())
+    return largest * float(np.abs(small["weight_scale_2"].astype(np.float64)).max()) if "weight_scale_2" in small else largest
+
+
+def _overflow(findings: Findings, layer: StandardLayer, dtype: str, bad: int, role: str, view: TensorView) -> None:
+    message = f"{bad} values of {role} are beyond {LARGEST[dtype][1]}, the largest {MODEL_DTYPES[dtype]}"
+    findings.error("scale-overflow", message, **_where(layer, view), advice=_advice(dtype), count=bad)
+
+
+def _where(layer: StandardLayer, view: TensorView) -> dict[str, Any]:
+    return {"layer": layer.name, "tensor": view.name, "file": view.file.name}
+
+
+def _advice(dtype: str) -> str:
+    return "--dtype bf16 holds them" if dtype == "F16" else "re-export the layer"

@@ -20,6 +20,7 @@ from humming_convert.formats.checks import run_checks
 from humming_convert.formats.registry import Reading, read_layers
 from humming_convert.formats.source import Source
 from humming_convert.model.check import check_tied_head
+from humming_convert.model.conform import check_matrix
 from humming_convert.model.fuse import FusedModel, fuse_model
 from humming_convert.model.options import ModelOptions
 from humming_convert.model.parallel import Heads, max_tp
@@ -152,10 +153,15 @@ def _model(
         scale_dtype=request.scale_dtype,
     )
     check_tied_head(checkpoint, None if headers_only else read, findings)
+    data = None if headers_only else read
     if request.standard:
-        data = None if headers_only else read
-        return standard_model(checkpoint, layers, plain, options, read=data, excluded=excluded, findings=findings)
-    return fuse_model(checkpoint, layers, plain, options, excluded=excluded, findings=findings)
+        model = standard_model(checkpoint, layers, plain, options, read=data, excluded=excluded, findings=findings)
+    else:
+        model = fuse_model(checkpoint, layers, plain, options, excluded=excluded, findings=findings)
+    if data is not None:
+        for d in model.dequantize:
+            check_matrix(d.layer, request.dtype, data, findings)
+    return model
 
 
 def _standard_layer(layer: StandardLayer, model: FusedModel, checkpoint: Checkpoint, heads: Heads) -> PlannedLayer:

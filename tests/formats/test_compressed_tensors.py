@@ -348,11 +348,18 @@ def test_two_claims_without_a_judge_are_refused(tmp_path: Path) -> None:
     assert got.codes_found == ["ct-words"] and not got.layers
 
 
-@pytest.mark.parametrize("shape", [[32, 160], [64, 128]])
+@pytest.mark.parametrize("shape", [[32, 160], [64, 128], [32], [32, 0]])
 def test_rule_weight_shape_lies(tmp_path: Path, shape: list[int]) -> None:
     tensors = {**packed(codes(4), factors(32, 4)), "weight_shape": np.array(shape)}
     got = broken(tmp_path, "weight-shape-lies", config(), named(tensors))
     np.testing.assert_array_equal(got.codes(), codes(4))
+
+
+@pytest.mark.parametrize("shape", [{}, {"weight_shape": np.array([32])}])
+def test_full_words_tell_k_only_where_the_scales_do_not_contradict(tmp_path: Path, shape: dict[str, np.ndarray]) -> None:
+    tensors = {k: v for k, v in packed(codes(4), factors(32, 1)).items() if k != "weight_shape"} | shape
+    got = reading_of(tmp_path, config(), named(tensors))  # groups of 32, one column of scales
+    assert "ct-words" in got.codes_found and not got.layers
 
 
 @pytest.mark.parametrize("layout", ["dense", "padded"])

@@ -11,7 +11,7 @@ import pytest
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Finding, Findings
 from humming_convert.model.check import check_tied_head
-from humming_convert.model.conform import check_range, conform
+from humming_convert.model.conform import check_matrix, check_range, conform
 from tests.model.making import Memory, checkpoint
 
 
@@ -28,6 +28,17 @@ def test_bfloat16_holds_what_float16_does_not() -> None:
     memory, findings = Memory(), Findings()
     check_range(conform(memory.layer("x", scale="channel", dtype="F32", value=1e6), "BF16"), memory.read, findings)
     assert not list(findings)
+
+
+@pytest.mark.parametrize(("value", "codes"), [(8188.0, []), (8190.0, ["scale-overflow"])])  # times -8: 65504, 65520
+def test_no_number_of_a_matrix_that_is_written_in_the_model_dtype_becomes_infinite(value: float, codes: list[str]) -> None:
+    memory, findings = Memory(), Findings()
+    layer = memory.layer("lm_head", scale="channel", dtype="F32", value=value)
+    check_matrix(layer, "F16", memory.read, findings)
+    assert [f.code for f in findings.errors] == codes
+    assert all(f.layer == "lm_head" and f.tensor == "lm_head.weight_scale" and f.count for f in findings)
+    check_matrix(layer, "BF16", memory.read, quiet := Findings())
+    assert not list(quiet)
 
 
 def tied(change: int, tie: bool = True, head: str = "weight") -> list[Finding]:
