@@ -27,12 +27,25 @@ def fused_scales(codes: U8, per_row: bool, limit: int, plus: int) -> tuple[U8, U
     top = max, bot = min of a row (or expert), low = top - min(top - bot, R):  d = max(s, low) - s,
     new = max(s, low) - low + plus, factor = 2^(low - 127) / 2.
     """
-    axes: tuple[int, ...] = (2,) if per_row else (1, 2)
-    top, bottom = codes.max(axis=axes, keepdims=True), codes.min(axis=axes, keepdims=True)
-    low = top - np.minimum(top - bottom, np.uint8(limit))
-    raised = np.maximum(codes, low)  # bytes throughout: top >= low >= bottom, so that no difference wraps
-    factor = np.ldexp(np.float32(1), low.astype(np.int32) - 128).astype(np.float32)
-    return raised - low + np.uint8(plus), raised - codes, factor.reshape(low.shape[:2] if per_row else low.shape[:1])
+    new, offsets = np.empty_like(codes), np.empty_like(codes)
+    factor = np.empty(codes.shape[:2] if per_row else codes.shape[:1], np.float32)
+    for expert, c in enumerate(codes):  # one at a time: what is made on the way stays in the cache
+        top, bottom = row_tops(c), row_tops(c, bottom=True)
+        if not per_row:
+            top, bottom = top.max(keepdims=True), bottom.min(keepdims=True)
+        low = top - np.minimum(top - bottom, np.uint8(limit))
+        raised = np.maximum(c, low[:, None])  # bytes throughout: top >= low >= bottom, so that no difference wraps
+        np.subtract(raised, c, out=offsets[expert])
+        np.subtract(raised, (low - np.uint8(plus))[:, None], out=new[expert])  # as bytes: + plus whatever wraps on the way
+        factor[expert] = np.ldexp(np.float32(1), low.astype(np.int32) - 128).reshape(factor.shape[1:])
+    return new, offsets, factor
+
+
+def row_tops(codes: U8, bottom: bool = False) -> U8:
+    """Largest (or smallest) byte of each row [rows, groups]."""
+    # reduceat takes two thirds of the time of max(axis=1) on short rows
+    flat, at = np.ascontiguousarray(codes).reshape(-1), np.arange(0, codes.size, codes.shape[1])
+    return np.asarray((np.minimum if bottom else np.maximum).reduceat(flat, at))
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,7 @@ Everything runs without the interpreter's lock. Facts: layouts.md 2 (what comes 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from humming_convert.layouts.recipe import WeightRecipe
 from humming_convert.passes.aux_values import Aux, address, aux_column, aux_group, aux_row_offset, aux_stride, wanted
 from humming_convert.passes.known import general, tiles
+from humming_convert.passes.machine import Kernel
 from humming_convert.passes.maps import GARBAGE
 from humming_convert.passes.plans import GENERAL_SLOTS, TILE_SLOTS, Box, EdgePlan, Plan, Shape, TilePlan, edge_of, edge_plan, plan_of
 from humming_convert.passes.positions import BLOCK, Ints, packed_bits, padded_width, place_columns, place_rows, tile_columns
@@ -30,6 +31,7 @@ Words = NDArray[np.uint32]
 
 PACKINGS = ("rows", "signed_rows", "gptq", "awq")
 NOTHING = np.zeros(64, np.uint8)
+NOWHERE = address(NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,34 +92,95 @@ def slice_block(packing: str, bits: int, stored: Raw, n: int, rows: tuple[int, i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Fit:
+    """What is the same for every block of one shape at one place of a layer. start: word of the layer at which the plan's word 0 lies;
+    low, high: first and last word of the block from there; last_aux: last column of aux values that it reads."""
+
+    shape: Shape
+    start: int
+    low: int
+    high: int
+    aux_column: int
+    last_aux: int
+    kernels: dict[Purpose, Kernel] = field(default_factory=dict, compare=False)
+
+    def kernel(self, purpose: Purpose, tile: TilePlan) -> Kernel:
+        held = self.kernels.get(purpose)
+        if held is None:
+            held = self.kernels[purpose] = tiles(tile.way.route, purpose)
+        return held
+
+
+@lru_cache(maxsize=2048)
+def _fit(
+    recipe: WeightRecipe,
+    packing: str,
+    pitch: int,
+    n: int,
+    k: int,
+    row: int,
+    column: int,
+    aux_shape: tuple[int, int] | None,
+    exact: bool,
+    still: bool,
+) -> _Fit:
+    """Takes row and column to their first multiples; calls are many, shapes are few."""
+    assert row >= 0 and column >= 0, (row, column)
+    assert row + n <= place_rows(recipe) and column + k <= place_columns(recipe), (n, k, row, column, recipe)
+    group = aux_group(recipe)
+    unit = math.lcm(tile_columns(recipe), BLOCK, 128, group or 1)
+    first_row, first_column = row % BLOCK, column % unit
+    by_block, by_unit = _steps(recipe, unit)
+    start = ((row - first_row) // BLOCK * by_block + (column - first_column) // unit * by_unit) // 4
+    low, high = _word_range(recipe, first_row, n, first_column, k)
+    shape = Shape(
+        recipe=recipe,
+        packing=packing,
+        pitch=pitch,
+        n=n,
+        k=k,
+        row=first_row,
+        column=first_column,
+        aux_shape=aux_shape or (0, 0),
+        exact=exact,
+        still=still,
+    )
+    first_aux, last_aux = (int(aux_column(group, np.array(x))) for x in (column, column + k - 1)) if aux_shape else (0, 0)
+    return _Fit(shape=shape, start=start, low=low, high=high, aux_column=first_aux, last_aux=last_aux)
+
+
+@dataclass(frozen=True, slots=True)
 class _Run:
     """A block with its addresses. base: address that the plan's word 0 would have in the packed words."""
 
-    shape: Shape
+    fit: _Fit
     source: Raw
     aux: Aux | None
     row: int
-    aux_column: int
     base: int
 
     @property
+    def shape(self) -> Shape:
+        return self.fit.shape
+
+    @property
     def plan(self) -> Plan:
-        return plan_of(self.shape)
+        return plan_of(self.fit.shape)
 
     def tile(self, purpose: Purpose, plan: TilePlan) -> tuple[int, Ints]:
-        kind, aux = plan.way.route.aux, address(NOTHING)
+        kind, aux = plan.way.route.aux, NOWHERE
         if kind:
             assert self.aux is not None
             aux = address(self.aux.arranged(kind)) + aux_row_offset(kind, self.row, plan.aux_pitch)
-            aux += self.aux_column * aux_stride(kind, "k0", 1, plan.aux_pitch)
+            aux += self.fit.aux_column * aux_stride(kind, "k0", 1, plan.aux_pitch)
         result = np.zeros(8, np.int64)
-        return tiles(plan.way.route, purpose)(self._filled(plan.parameters, TILE_SLOTS, aux, result)), result
+        return self.fit.kernel(purpose, plan)(self._filled(plan.parameters, TILE_SLOTS, aux, result)), result
 
     def edge(self, purpose: Purpose, plan: EdgePlan) -> Ints:
-        aux = address(NOTHING)
+        aux = NOWHERE
         if plan.with_aux:
             assert self.aux is not None
-            aux = address(self.aux.values) + (self.row + plan.box.n0) * self.shape.aux_shape[1] + self.aux_column
+            aux = address(self.aux.values) + (self.row + plan.box.n0) * self.shape.aux_shape[1] + self.fit.aux_column
         result = np.zeros(8, np.int64)
         general(self.shape.recipe.bits, purpose)(self._filled(plan.parameters, GENERAL_SLOTS, aux, result))
         return result
@@ -140,38 +203,19 @@ class _Where:
 
 
 def _run(recipe: WeightRecipe, packing: str, source: Raw, pitch: int, at: _Where, words: Words, aux: AuxValues, first: int) -> _Run:
-    """Checks that all that kernels will touch lies in the arrays, and takes row and column to their first multiples."""
+    """Checks that all that kernels will touch lies in the arrays."""
     assert words.dtype == np.uint32 and words.ndim == 1 and words.flags.c_contiguous, (words.dtype, words.shape)
-    assert at.row >= 0 and at.column >= 0, at
-    assert at.row + at.n <= place_rows(recipe) and at.column + at.k <= place_columns(recipe), (at, recipe)
-    group = aux_group(recipe)
-    unit = math.lcm(tile_columns(recipe), BLOCK, 128, group or 1)
-    row, column = at.row % BLOCK, at.column % unit
-    by_block, by_unit = _steps(recipe, unit)
-    start = ((at.row - row) // BLOCK * by_block + (at.column - column) // unit * by_unit) // 4 - first
-    low, high = _word_range(recipe, row, at.n, column, at.k)
-    assert start + low >= 0 and start + high < len(words), "a word of the block lies outside of the array"
     held = None
     if wanted(recipe):
         assert aux is not None, f"{recipe.maps} want aux values"
         held = aux if isinstance(aux, Aux) else Aux(aux)
-        last = int(aux_column(group, np.array(at.column + at.k - 1)))
-        assert held.values.shape[0] >= at.row + at.n and held.values.shape[1] > last, (held.values.shape, recipe)
     offsets = held.top if held is not None and "fused_e8m0" in recipe.maps else -1
-    shape = Shape(
-        recipe=recipe,
-        packing=packing,
-        pitch=pitch,
-        n=at.n,
-        k=at.k,
-        row=row,
-        column=column,
-        aux_shape=(0, 0) if held is None else (held.values.shape[0], held.values.shape[1]),
-        exact=offsets >= GARBAGE,
-        still=offsets == 0,
-    )
-    first_aux = int(aux_column(group, np.array(at.column))) if held is not None else 0
-    return _Run(shape=shape, source=source, aux=held, row=at.row, aux_column=first_aux, base=address(words) + 4 * start)
+    shape = None if held is None else (held.values.shape[0], held.values.shape[1])
+    fit = _fit(recipe, packing, pitch, at.n, at.k, at.row, at.column, shape, offsets >= GARBAGE, offsets == 0)
+    start = fit.start - first
+    assert start + fit.low >= 0 and start + fit.high < len(words), "a word of the block lies outside of the array"
+    assert shape is None or (shape[0] >= at.row + at.n and shape[1] > fit.last_aux), (shape, recipe)
+    return _Run(fit, source, held, at.row, address(words) + 4 * start)
 
 
 def _checked(packing: str, bits: int, stored: Raw, n: int, k: int) -> Raw:

@@ -65,6 +65,7 @@ def windows(recipe: WeightRecipe, words: int) -> Iterator[Window]:
 # ---- padding
 
 
+@lru_cache(maxsize=256)
 def after_padding(recipe: WeightRecipe) -> WeightRecipe:
     """The recipe as a padded code sees it."""
     return replace(recipe, maps=tuple(m for m in recipe.maps if m not in BEFORE_PADDING))

@@ -8,6 +8,7 @@ Facts: layouts.md 6.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from humming_convert.layouts.config import ScalePlace
 from humming_convert.layouts.scales import place_scale as place_slowly
 from humming_convert.passes.aux_values import address
-from humming_convert.passes.blocks import NOTHING
+from humming_convert.passes.blocks import NOWHERE
 from humming_convert.passes.known import tiles
 from humming_convert.passes.orders import LANE_BITS, TOP, Order, log2, names, tile_of
 from humming_convert.passes.plans import starts
@@ -82,42 +83,65 @@ def _target(place: ScalePlace, ppu: bool, n_total: int, width: int) -> Order:
     return Order(fields=tuple(sorted(fields, key=lambda x: fields[x])), lanes=lanes, near=(), strides=strides)
 
 
-def place_scale(scale: Array, place: ScalePlace, ppu: bool) -> Array:
-    """One expert's weight scales to their packed tensor: fast where whole tiles fit, else by the reference."""
-    n, g = scale.shape
-    width = scale.itemsize * 8
-    linear = LINEAR.get(place)
-    if linear is None or width > 16 or scale.size < SMALL or n % linear.rows or g % linear.groups or (width == 16 and linear.groups > 1):
-        return place_slowly(scale, place, ppu)
-    if scale.strides[1] == scale.itemsize and scale.strides[0] > 0:
-        source = _source("k", "n", width, scale.strides[0])
-    elif scale.strides[0] == scale.itemsize and scale.strides[1] > 0:
-        source = _source("n", "k", width, scale.strides[1])
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Parameters of the pass of one shape (source, target and result still 0), and the tables they point at."""
+
+    route: Route
+    parameters: Ints
+    tables: tuple[Ints, ...]
+    slots: tuple[int, int, int]
+
+
+@lru_cache(maxsize=64)
+def _plan(place: ScalePlace, ppu: bool, n: int, g: int, width: int, strides: tuple[int, int]) -> _Plan | None:
+    """None where no whole tile fits. strides: of rows and groups, in bytes."""
+    linear, size = LINEAR.get(place), width // 8
+    if linear is None or width > 16 or n * g < SMALL or n % linear.rows or g % linear.groups or (width == 16 and linear.groups > 1):
+        return None
+    if strides[1] == size and strides[0] > 0:
+        source = _source("k", "n", width, strides[0])
+    elif strides[0] == size and strides[1] > 0:
+        source = _source("n", "k", width, strides[1])
     else:
-        return place_slowly(scale, place, ppu)
+        return None
     target = _target(place, ppu, n, width)
     tile = tile_of(source, target)
     registers = tile.source[log2(32 // width) + LANE_BITS :]
     if n < tile.rows or g < tile.columns or 1 << len(registers) > MAX_REGISTERS:
-        return place_slowly(scale, place, ppu)
-    kind, shape = (scale.dtype, (g, n)) if linear.groups == 1 else (np.dtype("<i4"), (g // linear.groups, n * linear.groups // 4))
-    out = np.empty(shape, kind)
+        return None
     route = Route(width=width, bits=width, source=tile.source, target=tile.target, read="vectors")
     rows, groups = np.array(starts(0, n, tile.rows)), np.array(starts(0, g, tile.columns))
-    to_rows = scale_position(place, ppu, n, rows[:, 0], 0 * rows[:, 0]) * scale.itemsize
-    to_groups = scale_position(place, ppu, n, 0 * groups[:, 0], groups[:, 0]) * scale.itemsize
-    by_rows = np.stack([rows[:, 0] * scale.strides[0], to_rows, 0 * to_rows, rows[:, 1]], 1)
-    by_groups = np.stack([groups[:, 0] * scale.strides[1], to_groups, 0 * to_groups, groups[:, 1]], 1)
+    to_rows = scale_position(place, ppu, n, rows[:, 0], 0 * rows[:, 0]) * size
+    to_groups = scale_position(place, ppu, n, 0 * groups[:, 0], groups[:, 0]) * size
+    by_rows = np.stack([rows[:, 0] * strides[0], to_rows, 0 * to_rows, rows[:, 1]], 1)
+    by_groups = np.stack([groups[:, 0] * strides[1], to_groups, 0 * to_groups, groups[:, 1]], 1)
     rest = np.zeros((1, ROW), np.int64)
     for bit in tile.rest:
         rest = np.concatenate([rest, rest + np.array([source.strides[bit], target.strides[bit], 0, 0])])
-    result = np.zeros(8, np.int64)
     outer, inner, rest = (np.ascontiguousarray(x, np.int64) for x in (by_groups, by_rows, rest))
-    values = {"source": address(scale), "target": address(out), "aux": address(NOTHING), "result": address(result), "lane": 0, "run": 0}
+    values = {"source": 0, "target": 0, "aux": NOWHERE, "result": 0, "lane": 0, "run": 0}
     for name, table in (("outer", outer), ("inner", inner), ("rest", rest)):
         values |= {name: address(table), f"{name}s": len(table)}
     values |= {f"s:{x}": source.strides[x] for x in registers} | {f"d:{x}": target.strides[x] for x in route.target_registers}
-    tiles(route, "pack")(np.array([values[x] for x in route.parameters], np.int64))
+    names = list(route.parameters)
+    parameters = np.array([values[x] for x in names], np.int64)
+    return _Plan(route, parameters, (outer, inner, rest), (names.index("source"), names.index("target"), names.index("result")))
+
+
+def place_scale(scale: Array, place: ScalePlace, ppu: bool) -> Array:
+    """One expert's weight scales to their packed tensor: fast where whole tiles fit, else by the reference."""
+    n, g = scale.shape
+    plan = _plan(place, ppu, n, g, scale.itemsize * 8, (scale.strides[0], scale.strides[1]))
+    if plan is None:
+        return place_slowly(scale, place, ppu)
+    groups = LINEAR[place].groups
+    kind, shape = (scale.dtype, (g, n)) if groups == 1 else (np.dtype("<i4"), (g // groups, n * groups // 4))
+    out, result = np.empty(shape, kind), np.zeros(8, np.int64)
+    parameters = plan.parameters.copy()
+    for slot, array in zip(plan.slots, (scale, out, result), strict=True):
+        parameters[slot] = address(array)
+    tiles(plan.route, "pack")(parameters)
     if result[0] != n * g:
         raise AssertionError(f"{result[0]} of {n * g} scales were placed")
     return out
