@@ -236,7 +236,7 @@ def _width(d: Draft, n: int, words: int, scale: TensorView) -> tuple[int, int, s
         fits = sorted(_columns(words, bits))
         by_group = [x for x in fits if group and x == group * groups]
         # without weight_shape only full words tell K, and only where the number of groups does not contradict it
-        whole = [x for x in [32 * words // bits] if agrees(x)] if bits not in SPREAD or not group else []
+        whole = [x for x in [32 * words // bits] if agrees(x)] if bits not in SPREAD else []
         for x in by_group or [x for x in whole if x * bits == 32 * words]:
             return bits, x, layouts(words, bits, x)[0]
         d.error(
@@ -291,7 +291,10 @@ def _width(d: Draft, n: int, words: int, scale: TensorView) -> tuple[int, int, s
 def _said_shape(source: Source, module: Module) -> tuple[int, int] | None:
     """[N, K] of weight_shape, None if it is absent or must not be read."""
     view = module.tensors.get("weight_shape")
-    if view is None or flat(view) < 2 or view.dtype not in ("I64", "I32") or source.headers_only:
+    if view is None or view.dtype not in ("I64", "I32") or source.headers_only:
+        return None
+    stack = module.tensors["weight_packed"].shape[:-2]  # of experts: [E, N, K], or a row for each
+    if flat(view) != 2 and (not stack or flat(view) not in (3, 2 * stack[0])):
         return None
     *_, n, k = (int(x) for x in np.asarray(source.read(view)).reshape(-1))
     return (n, k) if n > 0 and k > 0 else None

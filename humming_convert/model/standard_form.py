@@ -255,6 +255,8 @@ def _why_alone(family: Family, layer: StandardLayer) -> str | None:
     own = own_loader(family, layer.name)
     if own is not None:
         return own
+    if layer.experts is not None:
+        return "the experts are one tensor, whose name with .weight has no target"  # formats.md 8.2
     if expert_of(layer.name) is None:
         return _why_fused_on_disk(layer)
     if layer.form.zero_point != "none":

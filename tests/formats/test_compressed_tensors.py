@@ -348,7 +348,7 @@ def test_two_claims_without_a_judge_are_refused(tmp_path: Path) -> None:
     assert got.codes_found == ["ct-words"] and not got.layers
 
 
-@pytest.mark.parametrize("shape", [[32, 160], [64, 128], [32], [32, 0]])
+@pytest.mark.parametrize("shape", [[32, 160], [64, 128], [32], [32, 0], [32, 128, 128]])
 def test_rule_weight_shape_lies(tmp_path: Path, shape: list[int]) -> None:
     tensors = {**packed(codes(4), factors(32, 4)), "weight_shape": np.array(shape)}
     got = broken(tmp_path, "weight-shape-lies", config(), named(tensors))

@@ -238,7 +238,7 @@ def draw(f: Folder, rng: random.Random) -> Step:
         kind = rng.choices(list(kinds), list(kinds.values()))[0]
         try:
             return DRAW[kind](f, rng)
-        except (IndexError, KeyError, ValueError):  # nothing there to change
+        except (IndexError, KeyError, ValueError, TypeError):  # nothing there to change
             continue
 
 

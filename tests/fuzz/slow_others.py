@@ -217,8 +217,8 @@ def gpt_oss(t: Tensors) -> Iterator[tuple[str, Meaning]]:
         for e in range(experts):
             one = Meaning(E2M1[nibbles(q.bytes[e].reshape(n, groups * 16))], columns(factors[e], 32, groups * 32))
             if bias is not None:
-                need(bias.shape == (experts, n) and np.isfinite(bias.real).all(), "bias")
-                one.bias = bias.real[e]
+                need([d for d in bias.shape if d != 1] == [d for d in (experts, n) if d != 1] and np.isfinite(bias.real).all(), "bias")
+                one.bias = bias.real.reshape(experts, n)[e]
             yield f"{e}.{name}", one
 
 

@@ -7,6 +7,7 @@ formats.md asks for a refusal, or where this reader cannot tell.  Facts: formats
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,9 @@ def kind_of(t: Mapping[str, Tensor]) -> str | None:
 
 
 def _block(config: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[int, int] | None:
-    size = config.get("weight_block_size") or said.get("block_structure")
+    size = said.get("block_structure") if config.get("quant_method") == "compressed-tensors" else config.get("weight_block_size")
     if isinstance(size, str):
+        need(re.fullmatch(r"\d+x\d+", size), "block size")
         size = [int(x) for x in size.split("x")]
     return (int(size[0]), int(size[1])) if isinstance(size, list) and len(size) == 2 else None
 
@@ -136,7 +138,11 @@ def _one(name: str, kind: str, t: Mapping[str, Tensor], config: Mapping[str, Any
         return {name: ints.awq(t, config, kind.removeprefix("awq-"))}
     if kind == "humming":
         role = {r: r for r in ("weight", "weight_scale", "zero_point", "weight_scale_2", "bias")}
-        return {name: others.humming(t, others.humming_settings(config, name), role, None)}
+        settings = others.humming_settings(config, name)
+        if weight is not None and len(weight.shape) == 3:  # a stack of experts
+            head, _, leaf = name.rpartition(".")
+            return {f"{head}.{e}.{leaf}": others.humming(t, settings, role, e) for e in range(weight.shape[0])}
+        return {name: others.humming(t, settings, role, None)}
     reading = {
         "ct-pack": lambda: others.ct_pack(t, said),
         "ct-nvfp4": lambda: others.fp4(t, "weight_packed", 16, divisor="weight_global_scale"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -229,3 +230,10 @@ def test_kv_scales_are_warned_of() -> None:
     _, findings = standard(memory, attention(memory), plain=(f"{ATTN}.k_proj.k_scale", f"{ATTN}.v_proj.v_scale"))
     (f,) = [f for f in findings if f.code == "kv-scales-unread"]
     assert f.severity == "warning" and f.count == 2
+
+
+def test_experts_in_one_tensor_are_warned_about_outside_gpt_oss() -> None:
+    memory = Memory()
+    stack = replace(memory.layer("model.layers.0.mlp.experts.gate_up_proj"), experts=1)
+    _, findings = standard(memory, [stack])
+    assert warned(findings) == [stack.name]
