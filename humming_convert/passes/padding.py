@@ -84,7 +84,8 @@ def _constant(recipe: WeightRecipe, aux: AuxValues, box: tuple[int, int, int, in
         return int(codes[0])
     assert aux is not None
     values = aux.values if isinstance(aux, Aux) else aux
-    if (codes == codes[0]).all():
+    top = aux.top if isinstance(aux, Aux) else len(codes)  # no value is larger
+    if (codes[: top + 1] == codes[0]).all():
         return int(codes[0])
     g = aux_group(recipe)
     taken = values[box[0] : box[1], box[2] // g : -(-box[3] // g)] if g else values[box[0] : box[1]]

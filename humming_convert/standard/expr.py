@@ -222,7 +222,7 @@ class Cast:
             codes = np.ascontiguousarray(before).view(np.uint16)
             counts = np.bincount(codes.reshape(-1), minlength=1 << 16)
             context.meter.record_counts(self.step, self.tensor, numbers, casts, counts)
-            return np.asarray(casts[codes])
+            return np.take(casts.view(np.uint16), codes).view(casts.dtype)
         after = cast_values(before, self.dtype)
         context.meter.record(self.step, self.tensor, before, after)
         return after
