@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from humming_convert.checkpoint import rules
@@ -34,6 +35,7 @@ _NUMBERED = re.compile(r"(.*-)([0-9]{5,6})-of-([0-9]{5,6})(\.safetensors)")
 _DIGITS = re.compile(r"[0-9]+")
 
 
+@lru_cache(maxsize=1 << 17)
 def natural(name: str) -> str:
     """A sort key in which layer 2 stands before layer 10."""
     return _DIGITS.sub(lambda m: m[0].zfill(20), name)

@@ -54,6 +54,7 @@ class Declared:
     extra: Mapping[str, Mapping[str, Any]] | None = None
     excluded: tuple[str, ...] = ()
     _known: dict[str, Declared] = field(init=False, default_factory=dict, compare=False, repr=False)
+    _laid: dict[tuple[Any, ...], Declared] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def of(self, name: str) -> Declared:
         """For one module: the first matching key of `dynamic` (or its entry in `extra_config`), the rest from the base."""
@@ -74,14 +75,17 @@ class Declared:
 
 
 def _overridden(base: Declared, values: Mapping[str, Any]) -> Declared:
-    """Fields that were checked by `read_config`, laid over the base."""
-    bits, group = _first(values, BITS), _first(values, GROUPS)
-    return replace(
-        base,
-        bits=base.bits if bits is None else int(bits),
-        group=base.group if group is None else int(group),
-        sym=base.sym if values.get("sym") is None else bool(values["sym"]),
+    """Fields that were checked by `read_config`, laid over the base; one object for all modules with the same ones."""
+    bits, group, sym = _first(values, BITS), _first(values, GROUPS), values.get("sym")
+    key = (
+        base.bits if bits is None else int(bits),
+        base.group if group is None else int(group),
+        base.sym if sym is None else bool(sym),
     )
+    mine = base._laid.get(key)
+    if mine is None:
+        mine = base._laid[key] = replace(base, bits=key[0], group=key[1], sym=key[2])
+    return mine
 
 
 def _first(config: Mapping[str, Any], keys: tuple[str, ...]) -> Any:

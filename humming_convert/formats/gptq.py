@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
@@ -160,6 +161,13 @@ def _look(source: Source, declared: Declared, module: Module) -> Study | None:
     return study if d.ok else None
 
 
+@lru_cache(maxsize=1024)
+def _widths(rows: int, n: int, groups: int, zeros: tuple[int, ...] | None, k: int | None) -> tuple[frozenset[int], frozenset[int]]:
+    """(widths that the zero points fit, those of them that the rows of qweight fit too). Models have many modules of few shapes."""
+    fits = frozenset(b for b in range(2, 9) if zeros is None or zeros == (groups, -(-n * b // 32)))
+    return fits, frozenset(b for b in fits if (rows * 32 % b == 0 if k is None else rows == -(-k * b // 32)))
+
+
 def _measure(
     d: Draft, mine: Declared, qweight: TensorView, scales: TensorView, qzeros: TensorView | None, g_idx: TensorView | None
 ) -> Measured | None:
@@ -176,14 +184,11 @@ def _measure(
     if scales.shape[1] != n:
         d.bad_shape("qweight", f"[.., {scales.shape[1]}]", f"scales are {list(scales.shape)}", advice="one of the two is damaged")
         return None
-    fits = set(range(2, 9))
-    if qzeros is not None:
-        fits = {b for b in fits if qzeros.shape == (groups, -(-n * b // 32))}
-        if not fits:
-            want = f"[{groups}, {n} * bits / 32]"
-            d.bad_shape("qzeros", want, f"qweight is {list(qweight.shape)}, scales are {list(scales.shape)}")
-            return None
-    by_rows = {b for b in fits if (rows * 32 % b == 0 if k is None else rows == -(-k * b // 32))}
+    fits, by_rows = _widths(rows, n, groups, None if qzeros is None else qzeros.shape, k)
+    if not fits:
+        want = f"[{groups}, {n} * bits / 32]"
+        d.bad_shape("qzeros", want, f"qweight is {list(qweight.shape)}, scales are {list(scales.shape)}")
+        return None
     if not by_rows:
         have = ", ".join(f"{s} {list(v.shape)}" for s, v in (("qzeros", qzeros), ("g_idx", g_idx)) if v is not None)
         d.bad_shape("qweight", f"[{'K' if k is None else k} * bits / 32, {n}]", f"no width fits {have}", advice="one of them is damaged")

@@ -7,13 +7,12 @@ Facts: formats.md 2.8, 10, 11 (D6, D8, D12, D22), architecture.md 9.4.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from humming_convert.checkpoint.folder import Checkpoint
+from humming_convert.checkpoint.weights import natural
 from humming_convert.findings import Findings, Rule
 from humming_convert.model.act_order import fold_act_order, g_idx_of
 from humming_convert.model.check import check_model
@@ -70,12 +69,6 @@ class Group:
     name: str
     parts: tuple[str, ...]
     experts: int | None = None
-
-
-@lru_cache(maxsize=1 << 17)
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key: digits as numbers, so that layers.10 comes after layers.9."""
-    return tuple((0, int(x), "") if x.isdigit() else (1, 0, x) for x in re.split(r"(\d+)", name) if x)
 
 
 def groups_of(family: Family, names: Iterable[str]) -> tuple[Group, ...]:

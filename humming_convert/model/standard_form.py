@@ -14,10 +14,11 @@ import numpy as np
 
 from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.checkpoint.tensors import Read
+from humming_convert.checkpoint.weights import natural
 from humming_convert.findings import Findings
 from humming_convert.model.conform import ModelDtype, check_range, conform
 from humming_convert.model.families import Family, expert_of, is_lm_head, own_loader
-from humming_convert.model.fuse import Dequantize, FusedModel, OnMixed, fuse_model, groups_of, names_of, natural
+from humming_convert.model.fuse import Dequantize, FusedModel, OnMixed, fuse_model, groups_of, names_of
 from humming_convert.model.options import ModelOptions
 from humming_convert.model.stack import INPUT_ROLES, stack
 from humming_convert.model.unify import Rejected, rows_of_scale_2, rows_of_tensor, unify
