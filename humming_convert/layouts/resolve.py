@@ -80,6 +80,9 @@ def settle(p: Pair, answers: Answers, entry: Entry, parts: int, e0m: bool, k: in
     maps: list[CodeMap] = []
     zero_shift = 0
     mid = 1 << (p.b.bits - 1)
+    if asks_no_zero_code(p, entry, e0m) and p.env.e0m_wants_k_of_32 and k % 32:
+        # whatever the codes are: the library unpacks them to look
+        raise refuse("e0m_k_not_multiple_of_32", f"codes that may become sign-magnitude, with K = {k}")
     if asks_no_zero_code(p, entry, e0m) and (p.zero_point == "none" or answers.get("zero_points_shift")) and answers.get("no_zero_code"):
         maps.append("e0m")
         zero_shift = -mid if p.zero_point == "fp" else 0
@@ -172,9 +175,7 @@ def check_sizes(
         raise refuse("interleave_undefined", f"{p.b} codes are wider than {p.a} activations")
     if group and k % group:
         raise refuse("k_not_multiple_of_group", f"K = {k} does not hold whole groups of {group}")
-    # biases and secondary scales are ordered in runs of 32, weights, normal scales and zero points in runs of 64
-    whole = place in ("standard", "packed_k") or scales == "normal" or p.zero_point != "none"
-    if n_padded % (64 if whole else 32):
+    if n_padded % 64:  # whatever the layout: `transform` asserts it first
         raise refuse("n_not_multiple_of_64", f"padded N = {n_padded}")
     if (k * b) % 32:
         raise refuse("row_not_whole_codes", f"{k} codes of {b} bits do not fill whole words")
@@ -286,6 +287,9 @@ def resolve(
     check_sizes(p, place, scales, n, k, asked.gw, asked.gn, n_padded, k_padded)
     zero_columns = k_padded // p.gw if p.gw else 1
     late = late_maps(p, place)
+    zero_group = k_padded // zero_columns
+    if "int_to_float_zp" in late and -(-k_padded // zero_group) != zero_columns:
+        raise refuse("zero_point_groups_uneven", f"{zero_columns} columns of zero points for padded K = {k_padded}")
     weight = WeightRecipe(
         bits=p.b.bits,
         act_bits=p.a.bits,
@@ -298,7 +302,7 @@ def resolve(
         interleave=interleave,
         swapped=swapped,
         ppu=target.ppu and place != "flat",
-        group=p.gw if p.fused else k_padded // zero_columns if "int_to_float_zp" in late else 0,
+        group=p.gw if p.fused else zero_group if "int_to_float_zp" in late else 0,
         shape=weight_shape(p, place, n_padded, k_padded),
     )
     rebias = p.bs == E8M0 and p.c.name == "float16" and not p.fused and not use_block_scaled_mma(p) and p.kind != "tensor"

@@ -38,6 +38,7 @@ ADVICE: dict[str, str] = {
     "e0m_int_zero_point": "sign-magnitude weights with integer zero points have no integer form; use a float activation",
     "e0m_k_not_multiple_of_32": "use --humming-version 0.1.20, or pad the checkpoint's K to a multiple of 32",
     "raw_row_not_whole_words": "use --pad-k 128",
+    "zero_point_groups_uneven": "use --humming-version 0.1.20, or quantize with groups that divide the padded K",
 }
 
 
@@ -48,6 +49,7 @@ ACCIDENTS: dict[str, str] = {
     "n_not_multiple_of_64": "only with smaller pads than the 256 and 128 that serving uses",
     "k_not_multiple_of_tile": "only with smaller pads than the 256 and 128 that serving uses",
     "raw_row_not_whole_words": "only with smaller pads than the 256 and 128 that serving uses",
+    "zero_point_groups_uneven": "0.1.19 counts their groups anew from the padded K; 0.1.20 splits groups to powers of two before",
 }
 """Refusals that come from how the library is written, not from what a kernel can run, and why (golden/README.md, layouts.md 2, 3, 9).
 All others are limits of the kernels or of the GPU."""

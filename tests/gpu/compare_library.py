@@ -41,7 +41,7 @@ UNDEFINED = "interleave_undefined"  # the library's index divides by zero; its b
 STRICTER = ("k_not_multiple_of_group", "fused_group_not_legal")
 OUTCOMES = ("equal", "different", "both refuse", "only ours refuses", "only the library refuses", "ours is stricter", "undefined")
 FAULTS = ("different", "only ours refuses", "only the library refuses")
-SHOWN = 5
+SHOWN = 20
 
 
 def ours(case: dict[str, Any], inputs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Stored]]:
@@ -184,13 +184,16 @@ def work(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def only(case_id: str, version: str) -> int:
-    """One case again, here, with everything that differs."""
-    seed, _, number = case_id.partition("-")
-    case, inputs = make_case(int(seed), int(number), version)
-    outcome, why = compare(case, inputs, Library())
-    print(f"{outcome}: {describe(case)}: {why}\n{json.dumps(case)}")
-    return int(outcome in FAULTS)
+def only(ids: list[str], version: str) -> int:
+    """Some cases again, here, with everything that differs."""
+    library, faults = Library(), 0
+    for name in ids:
+        seed, _, number = name.partition("-")
+        case, inputs = make_case(int(seed), int(number), version)
+        outcome, why = compare(case, inputs, library)
+        print(f"{outcome}: {describe(case)}: {why}" + (f"\n{json.dumps(case)}" if outcome in FAULTS else ""), flush=True)
+        faults += outcome in FAULTS
+    return int(faults > 0)
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
@@ -203,7 +206,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     p.add_argument("--seconds", type=float, default=240, help="a version; what is left then is not compared")
     p.add_argument("--wheels", type=Path, help="folder with wheels of both versions")
     p.add_argument("--library", action="append", default=[], metavar="VERSION=DIR", help="folder that holds the package `humming`")
-    p.add_argument("--only", metavar="SEED-NUMBER", help="one case again, of the installed version")
+    p.add_argument("--only", metavar="SEED-NUMBER", nargs="+", help="these cases again, of the installed version")
     p.add_argument("--version", help=argparse.SUPPRESS)
     p.add_argument("--worker", help=argparse.SUPPRESS)
     return p.parse_args(arguments)
@@ -228,7 +231,7 @@ def main(arguments: list[str]) -> int:
         found = [spawn(a, version, folder) for version, folder in sorted(folders.items())]
     for result in found:
         for line in result.pop("shown"):
-            print(line[:300])
+            print(line[:400])
         print(json.dumps(result))
     if any(r["broken"] or not r["compared"] for r in found):
         return 2

@@ -8,8 +8,10 @@ Facts: humming-kernels 0.1.19 and 0.1.20 (`transform`, `schema`, `layer`, `devic
 from __future__ import annotations
 
 import os
+import traceback
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,12 @@ BROKEN = ("CUDA", "NVRTC", "nvrtc", "cuModule", "cuLaunch", "out of memory", "cu
 
 class LibraryRefused(Exception):
     """The library raised an error for this case."""
+
+
+def _where(error: BaseException) -> str:
+    """File and line of the library that raised it: most of its refusals are assertions without a text."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "humming" in Path(f.filename).parts]
+    return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} `{frames[-1].line}`" if frames else ""
 
 
 class LibraryBroken(Exception):
@@ -121,7 +129,7 @@ class Library:
                 config, out = (self._layer if case["entry"] == "humming-layer" else self._serve)(case, tensors)
             self.torch.cuda.synchronize()
         except REFUSALS as error:
-            said = f"{type(error).__name__}: {error}"
+            said = f"{type(error).__name__}{_where(error)}: {error}"
             if isinstance(error, RuntimeError) and any(word in said for word in BROKEN):
                 raise LibraryBroken(said) from error
             raise LibraryRefused(said.splitlines()[0][:200]) from error
