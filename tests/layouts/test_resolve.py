@@ -94,6 +94,9 @@ def test_an_open_question_is_named() -> None:
         recipe(make.form("uint4"), answers=Answers())
 
 
+OLD = Environment(humming_version="0.1.19")
+
+
 @pytest.mark.parametrize(
     ("want", "form", "act", "more"),
     [
@@ -104,7 +107,10 @@ def test_an_open_question_is_named() -> None:
         ("split_group_with_group_input_scale", make.form("uint4", k=96), "int8:32", {"k": 384, "entry": "direct"}),
         ("k_not_multiple_of_group", make.form("uint4"), "bf16", {"k": 192}),
         ("n_not_multiple_of_64", make.form("uint4"), "bf16", {"n": 96, "pad_n": 1}),
+        ("n_not_multiple_of_64", make.form("float8e4m3", "channel"), "fp8", {"n": 96, "pad_n": 1}),  # flat
         ("k_not_multiple_of_tile", make.form("uint4", "channel"), "bf16", {"k": 144, "pad_k": 1}),
+        ("e0m_k_not_multiple_of_32", make.form("uint4", k=48), "bf16", {"k": 144, "env": OLD, "answers": Answers(no_zero_code=False)}),
+        ("zero_point_groups_uneven", make.form("uint4", k=48, zero_point="int"), "fp8", {"k": 192, "pad_k": 256, "env": OLD}),
         ("row_not_whole_codes", make.form("uint3", "channel"), "bf16", {"k": 100}),
         ("tensor_dtype", make.form("uint4", dtype="float16"), "int8", {}),
         ("tensor_dtype", make.form("float4e2m1", k=32, dtype="float8e8m0", scale_2="tensor"), "int8", {}),
