@@ -69,10 +69,12 @@ def parse_size(text: str, option: str = "--shard-size") -> int:
 
 def _pattern(option: str, text: str | None) -> str | None:
     if text is not None:
+        from humming_convert.formats.expressions import BadExpression, compiled
+
         try:
-            re.compile(text)
-        except re.error as error:
-            raise UsageError(f"{option} {text!r}: not a regular expression ({error})") from None
+            compiled(text)
+        except BadExpression as error:
+            raise UsageError(f"{option} {text!r} {error}") from None
     return text
 
 
@@ -202,6 +204,9 @@ def plans(
     unknown = set(options) - set(DEFAULTS)
     if unknown:
         raise UsageError(f"unknown option {sorted(unknown)[0]!r}")
+    names = [str(t).lower() for t in targets]
+    if twice := [n for i, n in enumerate(names) if n in names[:i]]:
+        raise UsageError(f"--target {twice[0]} is given twice")
     findings, read = Findings(), reader(io)
     checkpoint = open_model(model, findings)
     made: list[Plan] = []

@@ -50,7 +50,7 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
     """Runs the app; the exit code of architecture.md 9.3. Never a traceback for anything but a bug."""
     as_json, verbose = "--json" in arguments, "--verbose" in arguments or "-v" in arguments
     signals = Signals()
-    gc.set_threshold(50_000, 20, 100)  # a plan is hundreds of thousands of objects that stay, and nothing in them is a cycle
+    gc.set_threshold(200_000, 50, 1000)  # a plan is hundreds of thousands of objects that stay, and nothing in them is a cycle
 
     def end(code: int, message: str, findings: Iterable[Finding] = (), kind: str = "error") -> int:
         found = tuple(findings)
@@ -70,6 +70,8 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
 
     try:
         result = app(arguments, standalone_mode=False)
+        if signals.came is not None:  # typer makes a result of a KeyboardInterrupt
+            return stopped(signals.came)
         sys.stdout.flush()
         return result if isinstance(result, int) else exits.DONE
     except ClickUsageError as error:

@@ -5,7 +5,6 @@ Facts: architecture.md 9.1 to 9.3.
 
 from __future__ import annotations
 
-import gc
 import sys
 from typing import Annotated
 
@@ -48,8 +47,6 @@ ROOT_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 def run() -> None:
     """Console script. Inserts the default verb where none is given."""
-    # a plan makes objects by the million that all live to the end: looking for cycles among them again and again is an eighth of its time
-    gc.set_threshold(200_000, 50, 1000)
     arguments = sys.argv[1:]
     if arguments and arguments[0] not in VERBS | ROOT_OPTIONS:
         arguments = ["convert", *arguments]

@@ -41,7 +41,12 @@ def print_findings(findings: Iterable[Finding], *, verbose: bool, stream: TextIO
                 for line in _lines(found, verbose):
                     head, _, rest = line.partition("]")
                     paint = f"{COLOURS[severity]}{head}]\x1b[0m" if coloured(stream) else f"{head}]"
-                    print(paint + rest, file=stream)
+                    print(paint + harmless(rest), file=stream)
+
+
+def harmless(text: str) -> str:
+    """Names come from files of strangers: what would steer the terminal is spelled out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _lines(found: Sequence[Finding], verbose: bool) -> list[str]:

@@ -15,10 +15,12 @@ from typing import Any
 from humming_convert.checkpoint.reading import content_digest, source_digest
 from humming_convert.engine.folder import OURS, fsync_folder
 from humming_convert.engine.journal import FileDone
+from humming_convert.findings import Findings
 from humming_convert.manifest.build import NAME as MANIFEST
 from humming_convert.manifest.build import build_manifest, rank_manifest
 from humming_convert.manifest.card import model_card
 from humming_convert.manifest.config_json import output_config
+from humming_convert.manifest.read import full_manifests
 from humming_convert.manifest.types import FileEntry
 from humming_convert.plan.types import Plan
 
@@ -71,6 +73,22 @@ def finish(plan: Plan, partial: Path, done: Mapping[str, FileDone], known: Versi
     _write_json(partial / MANIFEST, manifest)
     fsync_folder(partial)
     return manifest
+
+
+def require_lossless(plan: Plan, folder: Path, manifest: Mapping[str, Any]) -> None:
+    """--strict: every step that changed a value is an error. Raises Refused with all of them."""
+    if not plan.request.strict:
+        return
+    full, findings = full_manifests(folder, manifest), Findings()
+    advice = "leave out --strict; --dtype and --scale-dtype can avoid casts"
+    for layer in (x for m in full for x in m["layers"]):
+        for m in layer["lossy"]:
+            why = f"{m['step']} changed {m['count']} values of {m['tensor']}, the largest by {m['max_rel']:.2g} of its size"
+            findings.error("lossy-step", why, layer=layer["name"], advice=advice, count=m["count"])
+    for x in (x for m in full for x in m["dequantized"] if x["max_rel"]):
+        why = f"{x['reason']}: rounded to the model dtype, by {x['max_rel']:.2g} at most"
+        findings.error("lossy-step", why, layer=x["name"], advice=advice)
+    findings.raise_errors()
 
 
 def _sources(plan: Plan) -> list[FileEntry]:

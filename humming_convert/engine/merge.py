@@ -14,7 +14,7 @@ from typing import Any
 
 from humming_convert.checkpoint import open_checkpoint
 from humming_convert.checkpoint.reading import reader
-from humming_convert.engine.finish import CheckFailed, finish
+from humming_convert.engine.finish import CheckFailed, finish, require_lossless
 from humming_convert.engine.folder import OURS, Occupied, partial_of, workspace
 from humming_convert.engine.how import Part
 from humming_convert.engine.jobs import jobs_of, share
@@ -70,9 +70,11 @@ def merge_parts(out: Path, record: Record, source: Path | None, *, overwrite: bo
         raise Refused(findings)
     plan = make_plan(checkpoint, request_of(record.options), reader("mmap"), findings)
     if (manifest := already_done(plan, out, overwrite)) is not None:
+        require_lossless(plan, out, manifest)
         return Result(out=out, plan=plan, manifest=manifest, layers=layers_of(out, manifest), already_done=True)
     with workspace(out) as space:
         if is_whole(plan, space.partial):
+            require_lossless(plan, space.partial, read_manifest(space.partial))
             space.publish(overwrite=overwrite)
             manifest = read_manifest(out)
             return Result(out=out, plan=plan, manifest=manifest, layers=layers_of(out, manifest))
@@ -82,7 +84,8 @@ def merge_parts(out: Path, record: Record, source: Path | None, *, overwrite: bo
         _check_parts(plan, space.partial, journal, record.parts)
         try:
             manifest = finish(plan, space.partial, journal.done, versions(plan, reader("mmap")))
-        except CheckFailed:
+            require_lossless(plan, space.partial, manifest)
+        except (CheckFailed, Refused):
             space.discard()
             raise
         space.publish(overwrite=overwrite)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from humming_convert.checkpoint.reading import FileState, SourceChanged, reader, snapshot, unchanged
-from humming_convert.engine.finish import CheckFailed, finish
+from humming_convert.engine.finish import CheckFailed, finish, require_lossless
 from humming_convert.engine.folder import Occupied, Workspace, workspace
 from humming_convert.engine.how import How
 from humming_convert.engine.jobs import FileJob, jobs_of, share
@@ -88,9 +88,11 @@ def cores() -> int:
 def _begin(plan: Plan, out: Path, how: How, stack: ExitStack) -> _Run | Result:
     """A run with its folder locked until the stack closes, or the result that is there already."""
     if (manifest := already_done(plan, out, how.overwrite)) is not None:
+        require_lossless(plan, out, manifest)
         return Result(out=out, plan=plan, manifest=manifest, layers=layers_of(out, manifest), already_done=True)
     space = stack.enter_context(workspace(out, how.part.label if how.part is not None else ""))
     if how.part is None and not how.fresh and is_whole(plan, space.partial):
+        require_lossless(plan, space.partial, read_manifest(space.partial))
         space.publish(overwrite=how.overwrite)
         manifest = read_manifest(out)
         return Result(out=out, plan=plan, manifest=manifest, layers=layers_of(out, manifest))
@@ -179,5 +181,6 @@ def _end(one: _Run, how: How) -> Result:
         did = {"part": how.part.number, "of": how.part.of, "files": sorted(one.done)}
         return Result(out=one.out, plan=one.plan, part=did)
     manifest = finish(one.plan, one.space.partial, one.done, known)
+    require_lossless(one.plan, one.space.partial, manifest)
     one.space.publish(overwrite=how.overwrite)
     return Result(out=one.out, plan=one.plan, manifest=manifest, layers=layers_of(one.out, manifest))

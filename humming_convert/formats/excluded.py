@@ -10,10 +10,10 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+from humming_convert.formats.expressions import BadExpression, compiled
 from humming_convert.formats.source import Module, Source
 
 NAMED = 3  # names given in one message
-UNREADABLE = (re.error, RecursionError, OverflowError)  # what `re.compile` raises
 
 
 def itself(name: str) -> tuple[str, ...]:
@@ -67,8 +67,8 @@ class Names:
     def matching(self, pattern: str) -> list[str]:
         """Modules of which a spelling matches a regular expression at its start. A pattern that is none matches nothing."""
         try:
-            match = re.compile(pattern).match
-        except UNREADABLE:
+            match = compiled(pattern).match
+        except BadExpression:
             return []
         return self._found(lambda s: match(s) is not None)
 
@@ -107,11 +107,9 @@ def check_patterns(source: Source, entries: Iterable[str]) -> None:
     """entry-regex: an entry `re:...` that is no regular expression, so that nobody knows whom it means."""
     for entry in dict.fromkeys(e for e in entries if e.startswith("re:")):
         try:
-            re.compile(entry[3:])
-        except UNREADABLE as error:
-            source.findings.error(
-                "entry-regex", f"{entry!r} is no regular expression ({error})", file="config.json", advice="correct the entry of the config"
-            )
+            compiled(entry[3:])
+        except BadExpression as error:
+            source.findings.error("entry-regex", f"{entry!r} {error}", file="config.json", advice="correct the entry of the config")
 
 
 def warn_ignored(source: Source, entry: str, hit: list[str]) -> None:

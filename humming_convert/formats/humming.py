@@ -15,6 +15,7 @@ from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
 from humming_convert.formats.assemble import FLOATS, Described, Draft, flat
 from humming_convert.formats.excluded import config_invalid, listed, warn_ignored, whole
+from humming_convert.formats.expressions import BadExpression, compiled
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Expr, Stored, apply
 from humming_convert.standard.forms import InputForm, ScaleForm
@@ -82,12 +83,15 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
         if value is not None and not isinstance(value, Mapping):
             config_invalid(source, at, value, "a table")
     ignored = listed(source, "ignore", "ignored_layers", "modules_to_not_convert")
+    bad: set[str] = set()
     for text in [*(p[2:] for p in patterns if p[:1] in "+-"), *(str(e)[3:] for e in ignored if str(e).startswith("re:"))]:
         try:
-            re.compile(text)
-        except re.error as e:
-            findings.error("humming-regex", f"{text!r} is no regular expression ({e})", file="config.json", advice="correct the config")
+            compiled(text)
+        except BadExpression as e:
+            findings.error("humming-regex", f"{text!r} {e}", file="config.json", advice="correct the config")
+            bad.add(text)
             patterns = {p: v for p, v in patterns.items() if p[2:] != text}
+    ignored = [e for e in ignored if str(e)[3:] not in bad or not str(e).startswith("re:")]
     skips = [p[2:] for p in patterns if p.startswith("-")]
 
     def settings(name: str) -> Mapping[str, Any]:
@@ -114,8 +118,8 @@ def ignores(entry: str, name: str) -> bool:
     if not entry.startswith("re:"):
         return entry in name
     try:
-        return re.match(entry[3:], name) is not None
-    except re.error:
+        return compiled(entry[3:]).match(name) is not None
+    except BadExpression:
         return False
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from humming_convert.formats.expressions import BadExpression, compiled
+
 Head = str | tuple[str | None, ...]
 """A tuple where a dot stands for any character (None)."""
 
@@ -130,9 +132,9 @@ def dynamic_overrides(dynamic: Mapping[str, Any]) -> Overrides:
         skip, bare = key.startswith("-:"), key[2:] if key[:2] in ("-:", "+:") else key
         head, alone, end = _head(bare)
         try:
-            pattern = None if alone else re.compile(bare)
-        except (re.error, RecursionError, OverflowError) as e:
-            raise BadPattern(f"dynamic: {key!r} is no regular expression ({e})") from None
+            pattern = None if alone else compiled(bare)
+        except BadExpression as e:
+            raise BadPattern(f"dynamic: {key!r} {e}") from None
         if not isinstance(values, Mapping):
             if not skip:
                 raise BadPattern(f"dynamic: the value of {key!r} is no table of fields")

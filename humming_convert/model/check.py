@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from humming_convert.formats.biases import BIASED
 from humming_convert.model.families import (
     GATE_UP,
     QKV,
+    STACKED,
     Family,
     Fusion,
     dimensions,
@@ -41,10 +43,12 @@ RULES = (
     Rule(607, "matrix-stacked", "a matrix of a single expert, or of attention or an MLP, has two dimensions"),
     Rule(608, "mlp-shapes", "gate and up have as many rows as down has columns, in every expert alike"),
     Rule(609, "bias-missing", "a projection that always has a bias in its architecture has one"),
+    Rule(620, "fused-twice", "a fused layer and its parts are not both in the checkpoint"),
     Rule(606, "tied-head-differs", "a head that is tied to the embedding by the config is the embedding", "warning"),
 )
 
 TIED = "tie_word_embeddings"
+SHOWN = 100  # missing experts that are told one by one
 # what stands together in a block: if one is there, all are (the fused spelling counts for its parts)
 BLOCKS: tuple[tuple[Fusion, tuple[tuple[str, ...], ...]], ...] = (
     (QKV, (("q_proj", "qkv_proj"), ("k_proj", "qkv_proj"), ("v_proj", "qkv_proj"), ("o_proj",))),
@@ -70,6 +74,7 @@ def check_model(checkpoint: Checkpoint, family: Family, layers: Sequence[Standar
     if family.known:
         _check_blocks(checkpoint, family, modules, quantized, findings)
         _check_depth(checkpoint.text_config, modules, findings)
+    _check_doubles(checkpoint, family, {layer.name for layer in layers}, floats, findings)
     _check_experts(checkpoint, family, layers, modules, findings)
     _check_shapes(checkpoint, family, shapes, findings)
     _check_fused_shapes(checkpoint, family, layers, findings)
@@ -120,6 +125,34 @@ def _check_biases(checkpoint: Checkpoint, quantized: set[str], findings: Finding
                 file=_file(checkpoint, name),
                 advice="export the layer again with its bias",
             )
+
+
+def _check_doubles(checkpoint: Checkpoint, family: Family, quantized: set[str], floats: set[str], findings: Findings) -> None:
+    """The fused layer is made of the parts: if both are there, one of them is another layer's or an earlier export's."""
+    parts: dict[str, list[str]] = defaultdict(list)  # fused name -> its parts
+    modules = quantized | floats
+    for name in modules:
+        expert = expert_of(name)
+        if expert is not None:
+            if expert.index is not None:
+                for stack in STACKED:
+                    parts[f"{expert.prefix}.{stack}"].append(name)
+            continue
+        for fusion in family.fusions:
+            if (at := fusion.of(name)) is not None:
+                parts[f"{at[0]}.{fusion.name}" if at[0] else fusion.name].append(name)
+    for fused in sorted(parts.keys() & modules):
+        found = sorted(parts[fused])
+        if not quantized & {fused, *found}:
+            continue
+        findings.error(
+            "fused-twice",
+            f"{fused} is in the checkpoint, and so {'is' if len(found) == 1 else 'are'} {', '.join(found[:3])}, which it is made of",
+            layer=fused,
+            tensor=_tensor(checkpoint, fused),
+            file=_file(checkpoint, fused),
+            advice="which of them is meant cannot be told: export the checkpoint again, or remove the stale tensors",
+        )
 
 
 def _check_stacks(checkpoint: Checkpoint, family: Family, layers: Sequence[StandardLayer], findings: Findings) -> None:
@@ -174,14 +207,15 @@ def _check_depth(config: Mapping[str, Any], modules: set[str], findings: Finding
     count = config.get("num_hidden_layers")
     found = {int(m[1]) for name in modules if not _VISION.search(name) and (m := re.search(r"(?:^|\.)layers\.(\d+)\.", name))}
     if isinstance(count, int) and found:
-        missing = sorted(set(range(count)) - found) if count < 10_000 else []
-        if missing:
+        absent = count - len({i for i in found if i < count})
+        if absent > 0:
+            missing = list(islice((i for i in range(count) if i not in found), 3))
             findings.error(
                 "layer-missing",
-                f"config.json says num_hidden_layers {count}; layers {', '.join(map(str, missing[:3]))} hold no matrix",
+                f"config.json says num_hidden_layers {count}; layers {', '.join(map(str, missing))} hold no matrix",
                 layer=f"layers.{missing[0]}",
                 file="config.json",
-                count=len(missing),
+                count=absent,
                 advice="the checkpoint is incomplete: download it again or export it again",
             )
 
@@ -213,7 +247,8 @@ def _check_experts(checkpoint: Checkpoint, family: Family, layers: Sequence[Stan
         seen = set().union(*by_expert.values())
         if not family.known and not want <= seen:
             continue  # an unknown spelling: nothing to hold it against
-        for index in range(count):
+        absent = islice((i for i in range(count) if i not in by_expert), SHOWN)  # a number in a name can be any
+        for index in sorted({*by_expert, *absent}):
             lacks = sorted(want - by_expert.get(index, set()))
             if lacks:
                 what = "is not in the checkpoint" if len(lacks) == len(want) else f"has no {', '.join(lacks)}"
@@ -229,8 +264,8 @@ def _check_experts(checkpoint: Checkpoint, family: Family, layers: Sequence[Stan
 def _gap(want: int, have: int) -> str:
     if want <= have:
         return ""
-    missing = [str(i) for i in range(have, want)]
-    return f"; experts {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''} are missing"
+    missing = [str(i) for i in range(have, min(want, have + 3))]
+    return f"; experts {', '.join(missing)}{' …' if want - have > 3 else ''} are missing"
 
 
 def _dims(family: Family, module: str) -> tuple[str, str] | None:

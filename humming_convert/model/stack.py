@@ -70,7 +70,7 @@ def stack(name: str, parts: Sequence[StandardLayer], experts: int | None) -> Sta
         if len(lacking) < len(parts):
             tensors[role] = _largest_inputs(by_expert, role, experts)
             if lacking:
-                facts["missing_input_scale"] = lacking
+                facts["missing_input_scale"] = {**facts.get("missing_input_scale", {}), role: lacking}
     declared = {p.declared for p in parts}
     recoded = next((p.recoded for p in parts if p.recoded is not None), None)
     checks: dict[Check, None] = dict.fromkeys(c for p in parts for c in p.checks)

@@ -7,7 +7,7 @@ Facts: architecture.md 1, 9.4.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,7 +53,7 @@ def make_plan(
             advice="give the quantized checkpoint, or serve this one as it is",
         )
     findings.raise_errors()
-    layers, excluded = _selected(reading.layers, request)
+    layers, excluded = _selected(reading.layers, request, findings)
     plain_names = [v.name for v in reading.passthrough]
     # errors of the model are not the end yet: what could be fused is looked at too, so that all findings come at once
     model = _model(checkpoint, layers, excluded, plain_names, request, read, findings, headers_only)
@@ -75,6 +75,7 @@ def make_plan(
     _permit(planned, model, request, findings)
     findings.raise_errors()
     plain = _plain(reading, excluded, model, request)
+    _check_names(planned, plain, findings)
     labels = None if request.standard else tuple(r.label for r in request.ranks)
     files, planned, plain = lay_out(planned, plain, labels=labels, shard_size=request.shard_size)
     totals = {
@@ -122,14 +123,32 @@ def read_source(checkpoint: Checkpoint, request: Request, read: Read, findings: 
     return reading
 
 
-def _selected(layers: Iterable[StandardLayer], request: Request) -> tuple[list[StandardLayer], list[StandardLayer]]:
+def _selected(layers: Sequence[StandardLayer], request: Request, findings: Findings) -> tuple[list[StandardLayer], list[StandardLayer]]:
     """(converted, passed through unchanged), by --include and --exclude on the source modules' names."""
+    for option, pattern in (("--include", request.include), ("--exclude", request.exclude)):
+        if pattern is not None and layers and not any(re.search(pattern, layer.name) for layer in layers):
+            findings.error(
+                "selection-empty",
+                f"{option} {pattern!r} matches none of {len(layers)} quantized modules, the first {layers[0].name}",
+                advice="`humming-convert inspect` lists them",
+            )
     kept: list[StandardLayer] = []
     left: list[StandardLayer] = []
     for layer in layers:
         wanted = request.include is None or re.search(request.include, layer.name) is not None
         unwanted = request.exclude is not None and re.search(request.exclude, layer.name) is not None
         (kept if wanted and not unwanted else left).append(layer)
+    if left and not kept:
+        findings.error("selection-empty", "--include and --exclude leave no module to convert", advice="give a pattern that leaves some")
+    elif left:
+        findings.warning(
+            "left-quantized",
+            f"{left[0].name}{f' and {len(left) - 1} more' if len(left) > 1 else ''}: left in the source's own format, which the output's config "
+            "does not speak of; a runtime that reads the whole folder cannot load them",
+            layer=left[0].name if len(left) == 1 else None,
+            count=len(left),
+            advice="use such a folder to look at or to compare, not to serve",
+        )
     return kept, left
 
 
@@ -202,6 +221,22 @@ def _plain(reading: Reading, excluded: list[StandardLayer], model: FusedModel, r
                 PlainTensor(output=planned_tensor(f"{layer.name}.bias", None, request.dtype, bias.shape), expr=value, dequantized=why)
             )
     return plain
+
+
+def _check_names(planned: Iterable[PlannedLayer], plain: Iterable[PlainTensor], findings: Findings) -> None:
+    """No tensor of the output has the name of another one of the same rank: of two only one would be found. Raises Refused."""
+    taken = {x.output.name: x.dequantized.name if x.dequantized is not None else x.output.name for x in plain}
+    for layer in planned:
+        for tensor in layer.outputs.values():
+            if tensor.name in taken:
+                findings.error(
+                    "name-taken",
+                    f"{tensor.name} of the output would be both this layer's and {taken[tensor.name]}",
+                    layer=layer.layer.name,
+                    tensor=tensor.name,
+                    advice="remove the stale one from the checkpoint, or exclude one of them (--exclude)",
+                )
+    findings.raise_errors()
 
 
 def _unique(reading: Reading, layers: list[StandardLayer]) -> tuple[TensorView, ...]:

@@ -59,7 +59,7 @@ def plan_packed(layer: StandardLayer, vllm: str | None, packing: Packing) -> tup
     if not packing.headers_only:
         check_range(whole, packing.read, findings)
     settled = _settle(whole, form_input, packing)
-    if settled is None:
+    if settled is None or not _all_have_scales(layer, settled, packing):
         return ()
     layer = _static_scales(layer, settled, findings)
     most = max_tp(layer, packing.heads)
@@ -180,6 +180,26 @@ def describe(form: WeightForm) -> str:
         "block": f"blocks of {form.scale.n} x {form.scale.k}",
     }[form.scale.kind]
     return f"{form.number}{zero}, {scale}"
+
+
+def _all_have_scales(layer: StandardLayer, given: InputForm, packing: Packing) -> bool:
+    """The largest static scale of the parts counts; where some have none, theirs may have been larger (formats.md 12 row 35)."""
+    lacking = layer.facts.get("missing_input_scale", {}).get(STATIC_ROLES.get(given.mode), ())
+    if not lacking:
+        return True
+    refused = packing.request.read.missing_input_scale == "refuse"
+    names = f"{lacking[0]} has" if len(lacking) == 1 else f"{len(lacking)} parts, the first {lacking[0]}, have"
+    say = packing.findings.error if refused else packing.findings.warning
+    say(
+        "input-scale-missing",
+        f"{names} no static input scale, other parts of the same layer do",
+        layer=layer.name,
+        advice="--missing-input-scale max takes the largest of the others"
+        if refused
+        else "check with a few inputs that activations are not cut off",
+        count=len(lacking),
+    )
+    return not refused
 
 
 def _static_scales(layer: StandardLayer, given: InputForm, findings: Findings) -> StandardLayer:

@@ -402,3 +402,23 @@ def test_a_source_that_vanishes_under_the_run_is_told_and_the_run_goes_on_when_i
     os.rename(hidden, model / "model.safetensors")
     api.convert(plan, out=tmp_path / "out")
     assert_whole(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["gptq-4bit-v1-sym", "mxfp4-gpt-oss"])
+def test_strict_refuses_what_changed_a_value_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    source = sample(name).write(tmp_path / "models")
+    options = {"target": "sm90", "act": "fp16" if name.startswith("mxfp4") else "bf16"}
+    plan = api.plan(source, **options, **({"dtype": "fp16"} if name.startswith("mxfp4") else {}))
+    steps = api.convert(plan, out=tmp_path / "free").lossy_steps
+    assert steps
+    strict = api.plan(source, **options, strict=True, **({"dtype": "fp16"} if name.startswith("mxfp4") else {}))
+    with pytest.raises(Refused, match="lossy-step") as refused:
+        api.convert(strict, out=tmp_path / "out")
+    assert all(f.layer for f in refused.value.findings)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["free", "models"]
+
+
+def test_strict_takes_what_changed_nothing(tmp_path: Path) -> None:
+    source = sample("humming-uint4").write(tmp_path / "models")
+    result = api.convert(api.plan(source, target="sm90", act="bf16", strict=True), out=tmp_path / "out")
+    assert not result.lossy_steps and (tmp_path / "out").is_dir()

@@ -156,3 +156,33 @@ def test_rule_bias_missing() -> None:
     codes = [f.code for f in found(decoder(Memory()), {**CONFIG, "model_type": "qwen2"})]
     assert codes == ["bias-missing"] * 3
     assert found(decoder(Memory())) == []
+
+
+@pytest.mark.parametrize("fused", ["self_attn.qkv_proj", "mlp.gate_up_proj"])
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_rule_fused_twice(fused: str, is_plain: bool) -> None:
+    memory, name = Memory(), f"model.layers.0.{fused}"
+    layers = decoder(memory) + ([] if is_plain else [memory.layer(name, n=128, k=128, group=32)])
+    codes = [(f.code, f.layer) for f in found(layers, plain={f"{name}.weight": (128, 128)} if is_plain else None)]
+    assert ("fused-twice", name) in codes
+
+
+def test_rule_fused_twice_for_experts() -> None:
+    memory = Memory()
+    stack = replace(memory.layer("model.layers.0.mlp.experts.down_proj", n=128, k=64, group=32), experts=1)
+    assert "fused-twice" in [f.code for f in found([*experts(memory), stack], MOE)]
+
+
+@pytest.mark.parametrize("count", [10**5, 10**12])
+def test_huge_numbers_of_a_config_take_no_time(count: int) -> None:
+    assert [f.code for f in found(experts(Memory()), {**MOE, "num_experts": count})] == ["expert-count"]
+    assert [f.code for f in found(decoder(Memory()), {**CONFIG, "num_hidden_layers": count})] == ["layer-missing"]
+
+
+def test_a_huge_number_in_a_name_takes_no_time() -> None:
+    memory = Memory()
+    far = [
+        replace(x, name=x.name.replace("experts.1.", f"experts.{10**12}."), parts=(x.name.replace("experts.1.", f"experts.{10**12}."),))
+        for x in experts(memory)
+    ]
+    assert {"expert-count", "expert-missing"} == {f.code for f in found(far, MOE)}

@@ -150,7 +150,7 @@ def test_the_largest_input_scale_counts_and_parts_without_one_are_named() -> Non
     parts = attention(memory, q={"input_scale": 0.5}, k={"input_scale": 2.0})
     layer = only(fused(memory, parts)[0], f"{ATTN}.qkv_proj")
     assert memory.values(layer.tensors["input_scale"]).tolist() == [2.0]
-    assert layer.facts["missing_input_scale"] == (f"{ATTN}.v_proj",)
+    assert layer.facts["missing_input_scale"] == {"input_scale": (f"{ATTN}.v_proj",)}
 
 
 def test_a_part_with_a_first_axis_of_its_own_is_no_part() -> None:

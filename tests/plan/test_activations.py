@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from humming_convert.findings import Findings
+from humming_convert.formats.source import ReadOptions
 from humming_convert.model.parallel import Heads
 from humming_convert.plan.recipe import Packing, plan_packed
 from humming_convert.plan.types import Request
@@ -123,3 +124,15 @@ def test_what_packing_refuses_is_an_error_with_a_code_that_can_be_searched() -> 
     got, findings = settled(memory, memory.layer("x", k=40, scale="channel", low=1), "sm90", act="bf16", humming_version="0.1.19")
     (error,) = findings.errors
     assert got is None and error.code == "e0m-k-not-multiple-of-32" and error.layer == "x" and error.advice
+
+
+@pytest.mark.parametrize(("option", "severity"), [("refuse", "error"), ("max", "warning")])
+def test_rule_input_scale_missing(option: str, severity: str) -> None:
+    """A part without a static scale: its own may have been larger than those of its siblings."""
+    memory = Memory()
+    layer = declaring(memory, None, scale="channel", input_scale=0.5)
+    lacking = replace(layer, facts={"missing_input_scale": {"input_scale": ("x.q_proj",)}})
+    _, findings = settled(memory, lacking, "sm90", act="fp8:static", read=ReadOptions(missing_input_scale=option))
+    assert [(f.code, f.severity) for f in findings] == [("input-scale-missing", severity)]
+    got, findings = settled(memory, lacking, "sm90", act="fp8")
+    assert got is not None and [f.code for f in findings] == ["input-scale-dropped"]

@@ -38,3 +38,24 @@ def test_excluding_one_part_of_a_fused_layer_needs_a_decision(tmp_path: Path) ->
         api.plan(model, target="sm90", act="bf16", exclude=r"v_proj$")
     plan = api.plan(model, target="sm90", act="bf16", exclude=r"v_proj$", on_mixed="unfuse")
     assert {p.layer.name.rpartition(".")[2] for p in plan.layers} >= {"q_proj", "k_proj"}
+
+
+def test_what_is_left_quantized_is_said(tmp_path: Path) -> None:
+    model = sample("gptq-4bit-v1-sym").write(tmp_path)
+    for options in ({"target": "sm90", "act": "bf16"}, {"standard": True}):
+        found = [f for f in api.plan(model, exclude=r"o_proj$", **options).findings if f.code == "left-quantized"]
+        assert [(f.severity, f.count) for f in found] == [("warning", 1)] and "o_proj" in found[0].message
+
+
+@pytest.mark.parametrize("options", [{"include": "nothing"}, {"exclude": "nothing"}, {"exclude": "."}])
+def test_rule_selection_empty(tmp_path: Path, options: dict[str, str]) -> None:
+    model = sample("gptq-4bit-v1-sym").write(tmp_path)
+    with pytest.raises(Refused, match="selection-empty"):
+        api.plan(model, target="sm90", act="bf16", **options)
+
+
+@pytest.mark.parametrize("option", ["include", "exclude"])
+def test_a_pattern_that_could_run_for_ages_is_a_usage_error(tmp_path: Path, option: str) -> None:
+    model = sample("gptq-4bit-v1-sym").write(tmp_path)
+    with pytest.raises(api.UsageError, match="forever"):
+        api.plan(model, target="sm90", act="bf16", **{option: r"(.*)*(.*)*(a|a)*$x"})
