@@ -43,7 +43,7 @@ RULES = (
     Rule(607, "matrix-stacked", "a matrix of a single expert, or of attention or an MLP, has two dimensions"),
     Rule(608, "mlp-shapes", "gate and up have as many rows as down has columns, in every expert alike"),
     Rule(609, "bias-missing", "a projection that always has a bias in its architecture has one"),
-    Rule(620, "fused-twice", "a fused layer and its parts are not both in the checkpoint"),
+    Rule(611, "fused-twice", "a fused layer and its parts are not both in the checkpoint"),
     Rule(606, "tied-head-differs", "a head that is tied to the embedding by the config is the embedding", "warning"),
 )
 
