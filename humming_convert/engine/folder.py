@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from humming_convert.manifest.build import NAME
+
 OURS = ".humming-convert."  # names in a partial folder that begin so are no part of the output
 LOCK = OURS + "lock"
 BEAT = 15.0  # seconds between two signs of life of a lock
@@ -136,6 +138,8 @@ def workspace(out: Path, part: str = "") -> Iterator[Workspace]:
     owner to a person and to other hosts on a shared file system, and is touched as long as the owner lives.
     """
     partial = partial_of(out)
+    if inside := next((p for p in out.resolve().parents if (p / NAME).is_file()), None):
+        raise Occupied(f"{out} would lie inside of {inside}, which is a finished output and holds only its own files")
     out.parent.mkdir(parents=True, exist_ok=True)
     fd = _lock_folder(partial, fcntl.LOCK_SH if part else fcntl.LOCK_EX)
     lock = partial / (f"{LOCK}-{part}" if part else LOCK)

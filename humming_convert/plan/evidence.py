@@ -121,12 +121,15 @@ class Verdict:
 def verdicts(layers: Sequence[StandardLayer], dtype: str) -> dict[str, list[Verdict]]:
     """Target -> a verdict for each usual activation. dtype: of the model."""
     env, out = Environment(), {}
+    forms: dict[str, dict[WeightForm, list[str]]] = {d: {} for d in MODEL_DTYPES}
+    for layer in layers:
+        for name, of in forms.items():
+            of.setdefault(_model_scales(layer, name), []).append(layer.name)
     for target in TARGETS:
         own = "F16" if target.sm < 80 else dtype
-        forms: dict[WeightForm, list[str]] = {}
-        for layer in layers:
-            forms.setdefault(_model_scales(layer, own), []).append(layer.name)
-        out[target.name] = [_verdict(act, forms, target, env, own) for act in SHOWN]
+        # a 16-bit activation that is asked for is the model dtype from then on
+        wants = {act: "BF16" if act == "bf16" and target.sm >= 80 else "F16" if act == "fp16" else own for act in SHOWN}
+        out[target.name] = [_verdict(act, forms[d], target, env, d) for act, d in wants.items()]
     return out
 
 
@@ -134,8 +137,7 @@ def _verdict(act: str, forms: dict[WeightForm, list[str]], target: Target, env: 
     try:
         wanted = activation(act, dtype)
     except ValueError:
-        reason = "it has no bfloat16" if target.sm < 80 else f"the model dtype is {MODEL_DTYPES[dtype]} (--dtype {act})"
-        return Verdict(act=act, legal=False, reason=reason)
+        return Verdict(act=act, legal=False, reason="it has no bfloat16")
     refused = [(v.reason, names) for form, names in forms.items() if not (v := packable(form, wanted, target, env, dtype)).ok]
     if not refused:
         return Verdict(act=act, legal=bool(forms))

@@ -57,7 +57,7 @@ class Verification:
 
     def summary(self) -> str:
         counts = ", ".join(f"{n} {what}" for what, n in self.checked.items())
-        return f"{self.folder}: {'FAILED' if self.failed else 'ok'} ({counts})"
+        return f"{self.folder}: {'FAILED' if self.failed else 'ok'} ({counts or 'nothing could be checked'})"
 
 
 def verify_folder(folder: Path, source: Path | None) -> Verification:

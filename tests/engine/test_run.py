@@ -422,3 +422,16 @@ def test_strict_takes_what_changed_nothing(tmp_path: Path) -> None:
     source = sample("humming-uint4").write(tmp_path / "models")
     result = api.convert(api.plan(source, target="sm90", act="bf16", strict=True), out=tmp_path / "out")
     assert not result.lossy_steps and (tmp_path / "out").is_dir()
+
+
+def test_no_output_is_made_inside_of_a_finished_one(model: Path, tmp_path: Path) -> None:
+    api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out")
+    before = content(tmp_path / "out")
+    with pytest.raises(folders.Occupied, match="finished output"):
+        api.convert(api.plan(model, target="sm80", act="bf16"), out=tmp_path / "out" / "more" / "sm80")
+    assert content(tmp_path / "out") == before
+
+
+def test_one_target_twice_is_a_usage_error(model: Path) -> None:
+    with pytest.raises(api.UsageError, match="twice"):
+        api.plans(model, ["sm90", "SM90"], act="bf16")
