@@ -51,15 +51,22 @@ def windows(recipe: WeightRecipe, words: int) -> Iterator[Window]:
     n, k = place_rows(recipe), place_columns(recipe)
     if recipe.place == "raw":
         step = max(words // recipe.shape[1] // BLOCK, 1) * BLOCK
-        for n0 in range(0, n, step):
-            n1 = min(n0 + step, n)
+        for n0, n1 in _cuts(n, step, recipe.n, min(2 * BLOCK, step)):
             yield Window(n0=n0, n1=n1, k0=0, k1=k, first=n0 * recipe.shape[1], words=(n1 - n0) * recipe.shape[1])
         return
     unit = window_columns(recipe)
     step = max(words * 32 // (n * recipe.bits) // unit, 1) * unit
-    for k0 in range(0, k, step):
-        k1 = min(k0 + step, k)
+    for k0, k1 in _cuts(k, step, recipe.k, min(2 * unit, step)):
         yield Window(n0=0, n1=n, k0=k0, k1=k1, first=n * k0 * recipe.bits // 32, words=n * (k1 - k0) * recipe.bits // 32)
+
+
+def _cuts(size: int, step: int, real: int, least: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of stretches of `step`. A last one with fewer than `least` rows or columns of the layer is joined to the one before:
+    they may fill no tile of a compiled pass, and code by code they would take as long as all the others."""
+    starts = list(range(0, size, step))
+    if len(starts) > 1 and real - starts[-1] < least:
+        starts.pop()
+    yield from zip(starts, [*starts[1:], size], strict=True)
 
 
 # ---- padding

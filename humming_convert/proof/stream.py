@@ -28,7 +28,7 @@ from humming_convert.proof.failed import ProofFailed
 from humming_convert.standard.expr import CodeBlock, Weight
 from humming_convert.standard.packing import PACKINGS
 
-WINDOW = 1 << 19  # packed words (2 MB) at a time: fewer calls than 1 MB, and rows formats read longer stretches (measured)
+WINDOW = 1 << 20  # packed words (4 MB) at a time: fewer calls, and rows formats read longer stretches (measured)
 SAMPLED = 4  # experts of a tensor in which a window's places are also read by the address formula
 RAGGED = 128  # columns that whole tiles of every packing and layout have
 SAMPLES = 16  # rows and columns of each part in such a window

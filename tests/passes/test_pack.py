@@ -142,7 +142,7 @@ def test_windows_one_by_one_make_the_whole(case):
     layer = Layer(case)
     out = layer.empty()
     windows = list(passes.windows(layer.r, 1))
-    assert len(windows) > 1 and sum(w.words for w in windows) == len(out)
+    assert (len(windows) > 1 or layer.r.n < 128) and sum(w.words for w in windows) == len(out)
     whole = layer.block(0, layer.r.n)
     for w in windows:
         part = np.full(w.words, 0xDEADBEEF, np.uint32)
@@ -201,3 +201,13 @@ def test_the_fast_way_is_there_for_what_checkpoints_hold(case):
     r = recipe(*case[1:3], *case[5:7], place, case[4], **more)
     slow = (packing == "signed_rows" and bits != 8) or (place == "raw" and bits == 6) or r.group == 96
     assert passes.is_fast(r, packing) != slow
+
+
+@pytest.mark.parametrize("k", [2880, 2944, 4096, 1056, 256])
+@pytest.mark.parametrize("words", [1, 1 << 15, 1 << 18, 1 << 20])
+def test_no_window_has_so_few_columns_that_they_go_code_by_code(k: int, words: int) -> None:
+    r = recipe(4, 16, 1024, k, pad_k=-k % 128)
+    windows = list(passes.windows(r, words))
+    assert sum(w.words for w in windows) == r.shape[0] * r.shape[1]
+    assert [w.k0 for w in windows[1:]] == [w.k1 for w in windows[:-1]]
+    assert all(min(w.k1, k) - w.k0 >= min(256, windows[0].k1, k) for w in windows)
