@@ -14,6 +14,7 @@ import numpy as np
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Finding, Rule
 from humming_convert.formats.assemble import Described, Draft, flat, matching, same_but_ones
+from humming_convert.formats.blocks import fp8_modules, settle
 from humming_convert.formats.ct_config import FORMATS, Group, assign, input_form, is_class, named_by, parse_groups, refuse, spellings
 from humming_convert.formats.excluded import Names, check_patterns, listed, some, warn_ignored
 from humming_convert.formats.mxfp4 import float4
@@ -71,7 +72,11 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
             form = None
         inputs[g.name] = form
 
+    block_of = {g.name: _block(source, g, [m for m in fp8_modules(modules) if of[m.name] is g]) for g in groups}
+
     def describe(name: str) -> Described:
+        if name not in kinds:  # a stack of a module that holds several
+            name = name.rpartition(".")[0]
         g = of.get(name)
         if g is None:
             return Described()
@@ -82,7 +87,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
             place=g.name,
             bits=g.bits,
             group=g.group_size,
-            block=g.block,
+            block=block_of[g.name],
             symmetric=g.symmetric,
             one_scale=g.one_scale,
             static=inputs[g.name] is not None and inputs[g.name].mode.startswith("static"),
@@ -97,6 +102,10 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
         for m in matching(modules, "ct-pack", "int8", "fp8")
         if (own := of[m.name]) is not None and own.group_size is not None and _fits_group(m, own)
     }
+
+
+def _block(source: Source, g: Group, members: list[Module]) -> tuple[int, int] | None:
+    return settle(source, f"{g.name} of config_groups", "block_structure", g.block, members)
 
 
 def _groups_whose_bits_fit(source: Source, members: list[tuple[Module, Group | None]]) -> set[str]:

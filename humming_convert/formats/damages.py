@@ -79,7 +79,8 @@ DAMAGES: tuple[Row, ...] = (
     _row(44, "a scale that is NaN or infinite, or becomes so", ERROR, "scale-nonfinite", "scale-overflow"),
     _row(45, "scales of a layer all zero, or all lost in the cast", ERROR, "scale-all-zero", "scale-vanished"),
     _row(46, "weights of a layer all zero", WARNING, "weight-all-zero"),
-    _row(47, "an FP8 scale grid rounded down", ERROR, "tensor-shape", "test_a_grid_that_was_rounded_down_is_said_to_be"),
+    _row(47, "an FP8 scale grid rounded down, or of another block size than the config says", "error; warning where one size fits all", "tensor-shape",
+         "block-size-lies", "block-size-guessed", "test_a_grid_that_was_rounded_down_is_said_to_be"),
     _row(48, "E8M0 bytes copied as numbers", ERROR, "e8m0-as-number"),
     _row(49, "MXFP4 bytes with a scale for 16 columns", ERROR, "mxfp4-scale-columns"),
     _row(50, "nibbles the wrong way round", "cannot be seen; no known tool writes it"),
@@ -133,6 +134,6 @@ CONTRADICTIONS = frozenset((
     "method-lies", "bits-lie", "ct-bits-lie", "group-size-lies", "sym-lies", "ct-symmetric-lies", "zeros-label", "zeros-mixed", "planar-label",
     "config-contradiction", "configs-disagree", "ignored-quantized", "listed-plain", "listed-not-quantized", "algo-lies", "algo-not-listed",
     "ct-format-lies", "ct-group-unused", "ct-group-none", "weight-shape-lies", "awq-version-lies", "input-scale-unasked", "expert-count",
-    "shape-config", "layer-missing", "tied-head-differs",
+    "shape-config", "layer-missing", "tied-head-differs", "block-size-lies",
 ))  # fmt: skip
 """Codes of findings about two things that do not agree: a config, a label or a list against the tensors, or two configs."""

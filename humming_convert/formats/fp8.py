@@ -12,6 +12,7 @@ from typing import Any
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
 from humming_convert.formats.assemble import FLOATS, Described, Draft, flat, unverified
+from humming_convert.formats.blocks import DEFAULT_BLOCK, SCALES, Block, fp8_modules, grid_shape, guessed, settle
 from humming_convert.formats.excluded import config_invalid, warn_excluded, whole
 from humming_convert.formats.mimo import chunk_order
 from humming_convert.formats.source import Module, Source
@@ -26,11 +27,9 @@ RULES = (
     Rule(662, "fp8-block-unknown", "block scales have the grid of weight_block_size"),
 )
 
-SCALES = ("weight_scale_inv", "weight_scale", "scale")
 INPUTS = ("input_scale", "activation_scale")
 NUMBERS = {"F8_E4M3": "float8e4m3", "F8_E5M2": "float8e5m2"}
 WEIGHT_CHECKS = {"F8_E4M3": "e4m3-weight", "F8_E5M2": "e5m2-weight"}
-DEFAULT_BLOCK = (128, 128)
 E4M3 = number("float8e4m3")
 
 
@@ -56,7 +55,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
             file="config.json",
             advice="correct the config",
         )
-    block = block_size(source)
+    block = settle(source, "config.json", "weight_block_size", block_size(source), fp8_modules(modules))
     declared = input_form(block, scheme)
 
     def describe(name: str) -> Described:
@@ -66,7 +65,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     warn_excluded(source, modules, [config.get(key) for key in ("modules_to_not_convert", "ignored_layers", "ignore")])
 
 
-def block_size(source: Source) -> tuple[int, int] | None:
+def block_size(source: Source) -> Block | None:
     """weight_block_size: rows, columns; None if it is not given. config-invalid if it is no pair of sizes."""
     said = source.config.get("weight_block_size")
     if said is None:
@@ -78,7 +77,7 @@ def block_size(source: Source) -> tuple[int, int] | None:
     return None
 
 
-def input_form(block: tuple[int, int] | None, scheme: str) -> InputForm:
+def input_form(block: Block | None, scheme: str) -> InputForm:
     """The activation of an FP8 checkpoint: groups as wide as the blocks, else by token, else the stored scale."""
     if block is not None:
         return InputForm(number=E4M3, mode="dynamic_group", group=block[1], scale_dtype="float32")
@@ -138,22 +137,21 @@ def _factor(d: Draft, scale: TensorView) -> Expr:
 
 
 def _scale(d: Draft, suffix: str, scale: TensorView, n: int, k: int, experts: int | None) -> tuple[ScaleForm, Expr] | None:
-    """Which of the kinds the shape is; the declared block first, then matrix, row, 128 x 128 blocks, groups."""
+    """Which of the kinds the shape is; the block first, then matrix, row, 128 x 128 blocks, groups."""
     lead = () if experts is None else (experts,)
     count = experts or 1
-    shape = tuple(scale.shape)
-    if len(shape) == 4 and not lead and shape[1] == shape[3] == 1:  # ModelOpt: (blocks of rows, 1, blocks of columns, 1)
-        shape = (shape[0], shape[2])
+    shape = grid_shape(scale)
     block = d.config.block
-    for want in dict.fromkeys([block, DEFAULT_BLOCK] if block or suffix == "weight_scale_inv" else []):
-        if want and shape == (*lead, -(-n // want[0]), -(-k // want[1])):
-            return d.blocked(_shaped(_factor(d, scale), shape), n, k, want)
-    if block is not None and flat(scale) != count:
+    want = block or (DEFAULT_BLOCK if suffix == "weight_scale_inv" else None)
+    if want and shape == (*lead, -(-n // want[0]), -(-k // want[1])):
+        return _blocks(d, scale, shape, n, k, want)
+    if block is not None and (flat(scale) != count or len(shape) == len(lead) + 2):
         grid = [*lead, -(-n // block[0]), -(-k // block[1])]
         if shape[: len(lead)] == lead and shape[len(lead) :] == (n // block[0], k // block[1]):
             d.bad_shape(suffix, str(grid), "the grid was rounded down, scales of the last rows or columns are missing")
         else:
-            d.bad_shape(suffix, str(grid), f"blocks of {block[0]} x {block[1]}")
+            why = f"blocks of {block[0]} x {block[1]}, as {d.config.place} says, and no other size fits all of its modules"
+            d.bad_shape(suffix, str(grid), why, "re-export the layer, or correct the block size in the config")
         return None
     if scale.dtype in ("U8", "F8_E8M0"):
         d.error(
@@ -170,7 +168,7 @@ def _scale(d: Draft, suffix: str, scale: TensorView, n: int, k: int, experts: in
     if shape in ((*lead, n, 1), (*lead, n)):
         return ScaleForm(kind="channel", dtype=dtype), _shaped(d.scale_floats(scale), (*lead, n, 1))
     if shape == (*lead, -(-n // DEFAULT_BLOCK[0]), -(-k // DEFAULT_BLOCK[1])):
-        return d.blocked(_shaped(_factor(d, scale), shape), n, k, DEFAULT_BLOCK)
+        return _blocks(d, scale, shape, n, k, DEFAULT_BLOCK)
     if shape[:-1] == (*lead, n):
         got = d.resolve_group(suffix, k, shape[-1], d.config.group)
         if got is None:
@@ -192,6 +190,13 @@ def _scale(d: Draft, suffix: str, scale: TensorView, n: int, k: int, experts: in
         advice="give weight_block_size in the config",
     )
     return None
+
+
+def _blocks(d: Draft, scale: TensorView, shape: tuple[int, ...], n: int, k: int, block: Block) -> tuple[ScaleForm, Expr] | None:
+    """A grid of block scales. A size that the config does not say is told, unless one block holds the matrix whatever it is."""
+    if d.config.block is None and shape[-2:] != (1, 1):
+        guessed(d.source, d.module.name)
+    return d.blocked(_shaped(_factor(d, scale), shape), n, k, block)
 
 
 def _shaped(expr: Expr, shape: tuple[int, ...]) -> Expr:

@@ -12,6 +12,7 @@ from typing import Any
 
 from humming_convert.findings import Rule
 from humming_convert.formats.assemble import Described, Draft, flat, unverified
+from humming_convert.formats.blocks import fp8_modules, settle
 from humming_convert.formats.excluded import warn_excluded
 from humming_convert.formats.mxfp4 import float4
 from humming_convert.formats.mxfp8 import DECLARED as MXFP8_INPUT
@@ -116,6 +117,9 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     floats = [n for n in listed if n not in names and f"{n}.weight" in source.checkpoint.tensors]
     _listing(source, "listed-not-quantized", "lists", floats, "whose tensors are not quantized; they are passed through")
 
+    members = {a: [m for m in fp8_modules(modules) if of[m.name] == a] for a in dict.fromkeys(of.values()) if a in ALGOS}
+    blocks = {a: settle(source, f"quant_algo {a}", "blocks of", ALGOS[a].block, found) for a, found in members.items() if a}
+
     def describe(name: str) -> Described:
         algo = ALGOS.get(of.get(name) or "")
         if algo is None:
@@ -124,7 +128,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
         return Described(
             known=True,
             place=f"quant_algo {of[name]}",
-            block=algo.block,
+            block=blocks[of[name] or ""],
             static=declared is not None and declared.mode.startswith("static"),
             declared=declared,
         )
