@@ -104,8 +104,10 @@ DAMAGES: tuple[Row, ...] = (
 DECISIONS: tuple[Row, ...] = (
     _row(1, "two configs: the first wins where the tensors prove it", "warning or error", "config-contradiction", "configs-disagree"),
     _row(2, "tensors beat lists of exclusions", WARNING, "ignored-quantized"),
-    _row(3, "v1 or v2 by the label; the codes may contradict it", ERROR, "zeros-label"),
-    _row(4, "symmetric or not by the zero words", WARNING, "sym-lies"),
+    _row(3, "v1 or v2 by the label; the codes may contradict it, or not tell", "error; warning or note", "zeros-label", "zeros-unproved",
+         "zeros-unmeasured"),
+    _row(4, "symmetric or not by the zero words", "warning or error", "sym-lies", "zeros-constant",
+         "test_the_symmetric_constant_of_the_other_version_is_no_asymmetric_zero_point"),
     _row(5, "stored 2^b-1 by the rule of a known writer", "warning or error", "zeros-wrapped", "zeros-wrap", "test_options_decide_v1_or_v2_and_the_wrap"),
     _row(6, "act-order is folded where that is exact", ERROR, "act-order", "test_columns_are_sorted_and_the_rows_before_follow"),
     _row(7, "Marlin tiles are read", WARNING, "marlin-deprecated"),
@@ -131,7 +133,7 @@ DECISIONS: tuple[Row, ...] = (
 )  # fmt: skip
 
 CONTRADICTIONS = frozenset((
-    "method-lies", "bits-lie", "ct-bits-lie", "group-size-lies", "sym-lies", "ct-symmetric-lies", "zeros-label", "zeros-mixed", "planar-label",
+    "method-lies", "bits-lie", "ct-bits-lie", "group-size-lies", "sym-lies", "ct-symmetric-lies", "zeros-label", "zeros-mixed", "zeros-constant", "gptq-format-lies", "planar-label",
     "config-contradiction", "configs-disagree", "ignored-quantized", "listed-plain", "listed-not-quantized", "algo-lies", "algo-not-listed",
     "ct-format-lies", "ct-group-unused", "ct-group-none", "weight-shape-lies", "awq-version-lies", "input-scale-unasked", "expert-count",
     "shape-config", "layer-missing", "tied-head-differs", "block-size-lies",
