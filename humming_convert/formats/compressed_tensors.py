@@ -15,7 +15,20 @@ from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Finding, Rule
 from humming_convert.formats.assemble import Described, Draft, flat, matching, same_but_ones
 from humming_convert.formats.blocks import fp8_modules, settle
-from humming_convert.formats.ct_config import FORMATS, Group, assign, input_form, is_class, named_by, parse_groups, refuse, spellings
+from humming_convert.formats.ct_config import (
+    FORMATS,
+    NOT_QUANTIZED,
+    NUMBERS,
+    Group,
+    assign,
+    input_form,
+    is_class,
+    named_by,
+    odd_class,
+    parse_groups,
+    refuse,
+    spellings,
+)
 from humming_convert.formats.excluded import Names, check_patterns, listed, some, warn_ignored
 from humming_convert.formats.mxfp4 import float4
 from humming_convert.formats.source import Module, Source
@@ -62,8 +75,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     for entry in ignore:
         warn_ignored(source, entry, [] if is_class(entry) else named_by(entry, names))
     for g in groups:
-        lies = [n for n, kind in kinds.items() if of[n] is g and kind not in FORMATS.get(g.format, (kind,))]
-        _many(source, "ct-format-lies", f"{g.name} says {g.format}, other tensors are there of", lies)
+        _compare(source, g, {n: kind for n, kind in kinds.items() if of[n] is g})
     inputs: dict[str, Any] = {}
     for g in groups:
         form = input_form(g.inputs, g.name)
@@ -106,6 +118,26 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
 
 def _block(source: Source, g: Group, members: list[Module]) -> tuple[int, int] | None:
     return settle(source, f"{g.name} of config_groups", "block_structure", g.block, members)
+
+
+def _compare(source: Source, g: Group, members: Mapping[str, str]) -> None:
+    """ct-format-lies: format, type and width that a group says against the kinds of its modules. The tensors are followed."""
+    format_lies = [n for n, kind in members.items() if kind not in FORMATS.get(g.format, (kind,))]
+    _many(source, "ct-format-lies", f"{g.name} says {g.format}, other tensors are there of", format_lies)
+    if g.format in NOT_QUANTIZED:
+        _many(source, "ct-format-lies", f"{g.name} says {g.format}, which is not packed; packed tensors are there of", list(members))
+    numbers = {n: NUMBERS[kind] for n, kind in members.items() if kind in NUMBERS and n not in format_lies}
+    said = g.weights.get("type")
+    _many(
+        source,
+        "ct-format-lies",
+        f"{g.name} says type {said}, other numbers are there of",
+        [n for n, x in numbers.items() if said not in (None, x[0])],
+    )
+    wide = [n for n, x in numbers.items() if x[1] not in (None, g.bits)]
+    _many(source, "ct-format-lies", f"{g.name} says num_bits {g.bits}, other numbers are there of", wide)
+    if members and (odd := odd_class(g)) is not None:
+        _many(source, "ct-group-unused", f"{g.name} is for the class {odd}, which is none of matrices; it is taken for", list(members))
 
 
 def _groups_whose_bits_fit(source: Source, members: list[tuple[Module, Group | None]]) -> set[str]:

@@ -133,7 +133,7 @@ DECISIONS: tuple[Row, ...] = (
 )  # fmt: skip
 
 CONTRADICTIONS = frozenset((
-    "method-lies", "bits-lie", "ct-bits-lie", "group-size-lies", "sym-lies", "ct-symmetric-lies", "zeros-label", "zeros-mixed", "zeros-constant", "gptq-format-lies", "planar-label",
+    "method-lies", "bits-lie", "ct-bits-lie", "group-size-lies", "sym-lies", "ct-symmetric-lies", "zeros-label", "zeros-mixed", "zeros-constant", "gptq-format-lies", "fp8-fmt-lies", "dtype-contradiction", "planar-label",
     "config-contradiction", "configs-disagree", "ignored-quantized", "listed-plain", "listed-not-quantized", "algo-lies", "algo-not-listed",
     "ct-format-lies", "ct-group-unused", "ct-group-none", "weight-shape-lies", "awq-version-lies", "input-scale-unasked", "expert-count",
     "shape-config", "layer-missing", "tied-head-differs", "block-size-lies",

@@ -13,7 +13,7 @@ from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
 from humming_convert.formats.assemble import FLOATS, Described, Draft, flat, unverified
 from humming_convert.formats.blocks import DEFAULT_BLOCK, SCALES, Block, fp8_modules, grid_shape, guessed, settle
-from humming_convert.formats.excluded import config_invalid, warn_excluded, whole
+from humming_convert.formats.excluded import config_invalid, some, warn_excluded, whole
 from humming_convert.formats.mimo import chunk_order
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Expr, apply
@@ -24,6 +24,7 @@ from humming_convert.standard.numbers import number
 RULES = (
     Rule(660, "fp8-fnuz", "FP8 weights are e4m3fn or e5m2, not the fnuz kinds"),
     Rule(661, "fp8-scheme-unknown", "activation_scheme is dynamic or static"),
+    Rule(665, "fp8-fmt-lies", "the FP8 weights are of the kind that fmt names", "warning"),
     Rule(662, "fp8-block-unknown", "block scales have the grid of weight_block_size"),
 )
 
@@ -47,6 +48,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
             )
     if source.method == "fbgemm_fp8":
         unverified(source, "fbgemm_fp8")
+    _fmt(source, fp8_modules(modules))
     scheme = str(config.get("activation_scheme") or "dynamic")
     if scheme not in ("dynamic", "static"):
         source.findings.error(
@@ -63,6 +65,28 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
 
     source.shared["describe"] = describe
     warn_excluded(source, modules, [config.get(key) for key in ("modules_to_not_convert", "ignored_layers", "ignore")])
+
+
+FMTS = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2"}
+
+
+def _fmt(source: Source, modules: list[Module]) -> None:
+    """fp8-fmt-lies: the dtype of the tensors is followed."""
+    said = str(source.config.get("fmt") or "").lower()
+    want = next((dtype for fmt, dtype in FMTS.items() if fmt in said), None)
+    wrong = [
+        m.name
+        for m in modules
+        if want is not None and any(v.dtype in NUMBERS and v.dtype != want for v in m.tensors.values() if len(v.shape) > 1)
+    ]
+    if wrong:
+        source.findings.warning(
+            "fp8-fmt-lies",
+            f"fmt is {source.config['fmt']} in the config, weights of another FP8 kind are there of {some(wrong)}; the tensors are followed",
+            file="config.json",
+            advice="correct fmt in the config",
+            count=len(wrong),
+        )
 
 
 def block_size(source: Source) -> Block | None:

@@ -204,6 +204,12 @@ def test_rule_fp8_fnuz(tmp_path: Path) -> None:
     reading_of(tmp_path, {**TENSOR, "fmt": "float8_e4m3fnuz"}, named(fp8(np.float32(1)))).finding("fp8-fnuz")
 
 
+@pytest.mark.parametrize(("fmt", "lies"), [("e5m2", 1), ("float8_e5m2", 1), ("e4m3", 0), ("float8_e4m3fn", 0), (None, 0)])
+def test_rule_fp8_fmt_lies(tmp_path: Path, fmt: str | None, lies: int) -> None:
+    got = reading_of(tmp_path, {**TENSOR, "fmt": fmt}, named(fp8(np.float32(1))))
+    assert got.codes_found == ["fp8-fmt-lies"] * lies and got.layer.form.number.name == "float8e4m3"
+
+
 def test_rule_fp8_scheme_unknown(tmp_path: Path) -> None:
     reading_of(tmp_path, {**TENSOR, "activation_scheme": "sometimes"}, named(fp8(np.float32(1)))).finding("fp8-scheme-unknown")
 

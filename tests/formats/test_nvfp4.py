@@ -141,6 +141,26 @@ def test_rule_configs_disagree(tmp_path: Path) -> None:
     assert got.codes_found == ["configs-disagree"] and len(got.layers) == 1
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"side": {"hf_quant_config.json": hf("NVFP4", group_size=32)}},
+        {"q": {"group_size": 128}},
+        {"q": {"config_groups": {"group_0": {"weights": {"group_size": 32}, "input_activations": {}}}}},
+        {"q": {"quant_algo": "MIXED_PRECISION", "quantized_layers": {MODULE: {"quant_algo": "NVFP4", "group_size": 32}}}},
+    ],
+)
+def test_a_group_size_that_this_writer_does_not_write_is_told(tmp_path: Path, said: dict[str, Any]) -> None:
+    got = reading_of(tmp_path, {**NVFP4, **said.get("q", {})}, named(nvfp4()), side=said.get("side"))
+    f = got.finding("group-size-lies")
+    assert f.severity == "warning" and "groups of 16" in f.message and got.layer.form.scale.k == 16
+
+
+@pytest.mark.parametrize("size", [16, None, 0])
+def test_a_group_size_that_is_right_or_not_said_is_no_news(tmp_path: Path, size: int | None) -> None:
+    clean(reading_of(tmp_path, NVFP4, named(nvfp4()), side={"hf_quant_config.json": hf("NVFP4", group_size=size)}))
+
+
 def test_rule_algo_not_listed(tmp_path: Path) -> None:
     q = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {"model.layers.9": {"quant_algo": "FP8"}}}
     got = reading_of(tmp_path, q, named(nvfp4()))

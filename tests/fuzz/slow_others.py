@@ -43,7 +43,10 @@ def ct_group(config: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     def explicit(target: str) -> bool:
         return bool(re.match(target[3:], name)) if target.startswith("re:") else target == name
 
-    for test in (explicit, lambda target: not target.startswith("re:") and "." not in target):
+    def matrices(target: str) -> bool:
+        return bool(re.search("Linear|Experts|MoE|Conv1D|LMHead", target)) and not target.startswith("re:") and "." not in target
+
+    for test in (explicit, matrices, lambda target: not target.startswith("re:") and "." not in target):
         for g in found:
             targets = g.get("targets")
             if any(test(str(target)) for target in (targets if isinstance(targets, list) else [])):
