@@ -193,9 +193,10 @@ class Draft:
         return expr
 
     def scale_floats(self, view: TensorView) -> Expr:
-        """16- and 32-bit scales: finite, not all zero."""
+        """16- and 32-bit scales: finite, not all zero, not all negative."""
         self.check("finite", view)
         self.check("scale-not-all-zero", view)
+        self.check("signs", view)
         return Stored(view)
 
     def lone_scale(self, suffix: str, view: TensorView, n: int, experts: int | None) -> bool:

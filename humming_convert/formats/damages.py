@@ -76,7 +76,7 @@ DAMAGES: tuple[Row, ...] = (
     _row(41, "an E8M0 scale of 255", ERROR, "e8m0-nan"),
     _row(42, "an E8M0 scale of 0", ACCEPTED, "test_the_smallest_e8m0_scale_is_not_zero"),
     _row(43, "a NaN among FP8 weights", ERROR, "weight-nan", "test_nan_codes_inside_words_are_seen"),
-    _row(44, "a scale that is NaN or infinite, or becomes so", ERROR, "scale-nonfinite", "scale-overflow"),
+    _row(44, "a scale that is NaN or infinite, or becomes so", ERROR, "scale-nonfinite", "scale-huge", "scale-overflow"),
     _row(45, "scales of a layer all zero, or all lost in the cast", ERROR, "scale-all-zero", "scale-vanished"),
     _row(46, "weights of a layer all zero", WARNING, "weight-all-zero"),
     _row(47, "an FP8 scale grid rounded down, or of another block size than the config says", "error; warning where one size fits all", "tensor-shape",

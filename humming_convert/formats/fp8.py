@@ -125,6 +125,8 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
     experts = weight.shape[0] if len(weight.shape) == 3 else None
     n, k = weight.shape[-2:]
     d.check(WEIGHT_CHECKS[weight.dtype], weight)
+    if scale.dtype in FLOATS:
+        d.check("fp8-plausible", scale)
     for other in SCALES:
         if other != suffix and other in module.tensors:
             d.error("tensor-unknown", f"{other} stands beside {suffix}; one of them is wrong", other, advice="re-export the layer")

@@ -200,7 +200,7 @@ def test_scales_in_float64_are_rounded_to_float32(tmp_path: Path) -> None:
 
 def test_every_layer_asks_for_finite_scales(tmp_path: Path) -> None:
     got = reading_of(tmp_path, modules(up_proj=gptq(matrix())))
-    assert {c.what for c in got.layers[MODULE].checks} == {"finite", "scale-not-all-zero"}
+    assert {c.what for c in got.layers[MODULE].checks} == {"finite", "scale-not-all-zero", "signs"}
 
 
 def test_by_headers_alone_no_data_is_read_and_the_open_question_is_said(tmp_path: Path) -> None:
