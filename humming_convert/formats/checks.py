@@ -124,7 +124,8 @@ def _fp4_plausible(c: Check, read: Read) -> list[Seen]:
 
 
 def _fp8_plausible(c: Check, read: Read) -> list[Seen]:
-    largest = max((float(np.abs(b.astype(np.float64)).max()) for b in blocks(np.asarray(read(c.view)))), default=0.0)
+    with np.errstate(invalid="ignore"):  # NaN is another rule's
+        largest = max((float(np.abs(b.astype(np.float64)).max()) for b in blocks(np.asarray(read(c.view)))), default=0.0)
     return _implausible(c, 448 * largest, "fp8", "it may be the reciprocal of the scale")
 
 

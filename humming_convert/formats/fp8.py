@@ -176,7 +176,7 @@ def _scale(d: Draft, suffix: str, scale: TensorView, n: int, k: int, experts: in
         if shape[: len(lead)] == lead and shape[len(lead) :] == (n // block[0], k // block[1]):
             d.bad_shape(suffix, str(grid), "the grid was rounded down, scales of the last rows or columns are missing")
         else:
-            why = f"blocks of {block[0]} x {block[1]}, as {d.config.place} says, and no other size fits all of its modules"
+            why = f"blocks of {block[0]} x {block[1]}, as {d.config.place} says, and no other size is proved by all of its modules"
             d.bad_shape(suffix, str(grid), why, "re-export the layer, or correct the block size in the config")
         return None
     if scale.dtype in ("U8", "F8_E8M0"):

@@ -259,7 +259,7 @@ def test_a_size_that_fits_some_modules_only_is_an_error_in_each_of_the_others(tm
     odd = of_blocks(block, {"mlp.up_proj": (448, 448)})
     got = reading_of(tmp_path, BLOCK, {**of_blocks((128, 128)), **odd})
     assert [f.layer for f in got.findings.errors] == ["model.layers.0.mlp.up_proj"]
-    assert "no other size fits all" in got.finding("tensor-shape").message
+    assert "no other size is proved" in got.finding("tensor-shape").message
 
 
 def test_a_wrong_size_that_is_right_along_one_axis_by_chance_is_refused(tmp_path: Path) -> None:
