@@ -128,9 +128,12 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
     except ValueError as error:
         raise UsageError(f"--cuda-compiler-version: {error}") from None
     read = ReadOptions(**{k: o.pop(k) for k in ReadOptions.__dataclass_fields__})
-    if checkpoint.declared_dtype == "float32":
+    from humming_convert.checkpoint.config import plain_dtype
+
+    wide = plain_dtype(checkpoint.declared_dtype)
+    if wide in ("float32", "float64"):
         findings.note(
-            "dtype-float32", f"the model dtype is float32; {'bfloat16' if dtype == 'BF16' else 'float16'} is used", file="config.json"
+            f"dtype-{wide}", f"the model dtype is {wide}; {'bfloat16' if dtype == 'BF16' else 'float16'} is used", file="config.json"
         )
     return Request(
         target=target,

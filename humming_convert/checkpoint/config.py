@@ -65,6 +65,7 @@ MODEL_DTYPES = {
     "float64": "BF16",
     "double": "BF16",
 }
+DTYPE_ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "double": "float64"}
 DTYPE_PLACES: tuple[tuple[str, ...], ...] = (("text_config",), ("llm_config",), ("language_config",), ("thinker_config", "text_config"), ())
 
 
@@ -171,7 +172,7 @@ def disagreements(sections: Iterable[ConfigSection]) -> tuple[Disagreement, ...]
 
 def model_dtype(config: Mapping[str, Any], tensors: Iterable[TensorView], findings: Findings) -> tuple[str, str | None]:
     """(safetensors name, as written). The text model's comes first. Where none is named the weights that are not quantized decide."""
-    written = _written_dtype(config)
+    written = _written_dtype(config, findings)
     known = MODEL_DTYPES.get(written.lower().removeprefix("torch.")) if isinstance(written, str) else None
     if known is not None:
         return known, str(written)
@@ -194,13 +195,23 @@ def model_dtype(config: Mapping[str, Any], tensors: Iterable[TensorView], findin
     return chosen, shown
 
 
-def _written_dtype(config: Mapping[str, Any]) -> Any:
+def plain_dtype(written: Any) -> str:
+    """A dtype in PyTorch's first spelling: float16 for torch.half."""
+    name = str(written).lower().removeprefix("torch.")
+    return DTYPE_ALIASES.get(name, name)
+
+
+def _written_dtype(config: Mapping[str, Any], findings: Findings) -> Any:
     for keys in DTYPE_PLACES:
         at: Any = config
         for key in keys:
             at = at.get(key) if isinstance(at, Mapping) else None
         if isinstance(at, Mapping):
-            written = at.get("dtype") or at.get("torch_dtype")
+            written, older = at.get("dtype"), at.get("torch_dtype")
+            if written and older and plain_dtype(written) != plain_dtype(older):
+                why = f"dtype is {written!r} and torch_dtype is {older!r} in {place_of(CONFIG, keys)}; dtype is taken"
+                findings.add(broken(rules.DTYPE_CONTRADICTION, why, file=CONFIG, advice="correct one of them, or use --dtype"))
+            written = written or older
             if written:
                 return written
     return None

@@ -54,6 +54,8 @@ DTYPE_UNDECIDED = Rule(37, "dtype-undecided", "where config.json names no known 
 FILE_NOT_COPIED = Rule(38, "file-not-copied", "the files beside the weights can be copied under their names", "warning")
 FILE_NAME = Rule(39, "file-name", "the names of weight files are UTF-8 without control characters")
 
+DTYPE_CONTRADICTION = Rule(40, "dtype-contradiction", "dtype and torch_dtype of config.json name one dtype; else dtype is taken", "warning")
+
 RULES: tuple[Rule, ...] = (
     FILE_KIND,
     FILE_UNREADABLE,
@@ -94,6 +96,7 @@ RULES: tuple[Rule, ...] = (
     DTYPE_UNDECIDED,
     FILE_NOT_COPIED,
     FILE_NAME,
+    DTYPE_CONTRADICTION,
 )
 
 

@@ -193,9 +193,10 @@ class Draft:
         return expr
 
     def scale_floats(self, view: TensorView) -> Expr:
-        """16- and 32-bit scales: finite, not all zero."""
+        """16- and 32-bit scales: finite, not all zero, not all negative."""
         self.check("finite", view)
         self.check("scale-not-all-zero", view)
+        self.check("signs", view)
         return Stored(view)
 
     def lone_scale(self, suffix: str, view: TensorView, n: int, experts: int | None) -> bool:
@@ -267,7 +268,7 @@ class Draft:
         if n <= rows and k <= columns:  # one block holds the whole matrix: a tensor scale, as the library reads it
             lead = scale.shape[:-2]
             return ScaleForm(kind="tensor", dtype="float32"), apply("reshape", scale, params=((*lead, 1),), shape=(*lead, 1))
-        if n % rows == 0 and k % columns == 0:
+        if rows > 1 and n % rows == 0 and k % columns == 0:  # blocks of one row are groups
             return ScaleForm(kind="block", dtype="float32", n=rows, k=columns), scale
         out, g = expand_rows(scale, n, k, rows, columns)
         if g & -g < 16:

@@ -21,6 +21,7 @@ QKV = frozenset({"q_proj", "k_proj", "v_proj"})
 ATTENTION = QKV | {"o_proj"}
 MLP = frozenset({"gate_proj", "up_proj", "down_proj"})
 NONE: frozenset[str] = frozenset()
+GPT_OSS = ATTENTION | {"gate_up_proj", "down_proj", "router"}  # attention unless attention_bias is false (formats.md 5.1)
 
 BIASED: dict[str, frozenset[str]] = {
     **dict.fromkeys(
@@ -28,14 +29,21 @@ BIASED: dict[str, frozenset[str]] = {
     ),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "olmo2", "granite", "cohere"), NONE),
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), QKV),
+    "gpt_oss": GPT_OSS,
 }
 """model_type -> projections that have a bias, apart from the flags attention_bias and mlp_bias of the config."""
 
 
-def biased(checkpoint: Checkpoint) -> frozenset[str] | None:
-    """Projections of this model that have a bias, None if the model type is not known."""
+def always_biased(checkpoint: Checkpoint) -> frozenset[str] | None:
+    """Projections that every model of this type has a bias for, None if the model type is not known."""
     config = checkpoint.text_config
     known = BIASED.get(str(config.get("model_type") or checkpoint.model_type))
+    return known - ATTENTION if known is GPT_OSS and config.get("attention_bias") is False else known
+
+
+def biased(checkpoint: Checkpoint) -> frozenset[str] | None:
+    """Projections of this model that have a bias, None if the model type is not known."""
+    config, known = checkpoint.text_config, always_biased(checkpoint)
     if known is None:
         return None
     return known | (ATTENTION if config.get("attention_bias") else NONE) | (MLP if config.get("mlp_bias") else NONE)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Finding, Findings, Rule, Severity
 from humming_convert.standard.layer import Check
+from humming_convert.standard.numbers import values
 
 Array = NDArray[Any]
 
@@ -35,6 +36,9 @@ RULES = (
     Rule(711, "scale-zero-groups", "at most one group in a hundred has the scale 0", "warning"),
     Rule(712, "padding-not-zero", "padding holds zeros only", "warning"),
     Rule(713, "pre-quant-scale", "pre_quant_scale, which no kernel applies, is absent or 1 everywhere"),
+    Rule(714, "scale-huge", "no scale and no bias is beyond 1e30"),
+    Rule(715, "weight-implausible", "the largest weight that the scales allow is one that a model can have", "warning"),
+    Rule(716, "scale-all-negative", "the scales of a layer are not all negative", "warning"),
 )
 
 BLOCK = 1 << 23  # elements looked at in one go
@@ -72,20 +76,70 @@ def raw(x: Array) -> Array:
 EXPONENT: dict[str, int] = {"F16": 0x7C00, "BF16": 0x7F80, "F32": 0x7F800000, "F64": 0x7FF0000000000000}
 
 
+# the bits of LARGEST_FACTOR without its last ones; float16 ends before it
+HUGE: dict[str, int] = {"F16": 0x7BFF, "BF16": 0x7149, "F32": 0x7149F2CA, "F64": 0x46293E5939A08CEA}
+
+
 def _finite(c: Check, read: Read) -> list[Seen]:
+    """Neither NaN nor infinite, nor so large that every product with it is."""
     if c.view.dtype not in EXPONENT:
         return []
-    mask = np.dtype(f"<u{c.view.numpy.itemsize}").type(EXPONENT[c.view.dtype])
-    bad = sum(int(np.count_nonzero((raw(b) & mask) == mask)) for b in blocks(read(c.view)))
-    return [
-        Seen(
-            "error",
-            "scale-nonfinite",
-            f"{bad} NaN or infinite in {leaf(c.view)}",
-            bad,
-            "re-export the layer; they poison every output row they touch",
-        )
-    ] * (bad > 0)
+    unsigned = np.dtype(f"<u{c.view.numpy.itemsize}").type
+    magnitude, limit, mask = unsigned(~unsigned(0)) >> unsigned(1), unsigned(HUGE[c.view.dtype]), unsigned(EXPONENT[c.view.dtype])
+    beyond = bad = 0
+    for b in blocks(read(c.view)):
+        here = int(np.count_nonzero((raw(b) & magnitude) > limit))
+        beyond += here
+        bad += int(np.count_nonzero((raw(b) & mask) == mask)) if here else 0
+    advice = "re-export the layer; they poison every output row they touch"
+    name = leaf(c.view)
+    nan = Seen("error", "scale-nonfinite", f"{bad} NaN or infinite in {name}", bad, advice)
+    huge = Seen("error", "scale-huge", f"{beyond - bad} values beyond {LARGEST_FACTOR:g} in {name}", beyond - bad, advice)
+    return [nan] * (bad > 0) + [huge] * (beyond > bad)
+
+
+# Largest weight that passes without a word. Published linear layers end far below both. FP8 files without scaling hold the scale 1,
+# whatever their weights are, so that 448 says nothing; FP4 has a scale for 16 weights, which is that of the largest of them.
+PLAUSIBLE = {"fp4": 256.0, "fp8": 1e4}
+
+
+def _implausible(c: Check, largest: float, kind: str, why: str) -> list[Seen]:
+    limit = PLAUSIBLE[kind]
+    if not limit < largest <= LARGEST_FACTOR:  # beyond that, and NaN, other rules speak
+        return []
+    message = f"{leaf(c.view)} allows weights up to {largest:.4g}, more than {limit:g}; {why}"
+    return [Seen("warning", "weight-implausible", message, 1, "compare some outputs with the source model")]
+
+
+def _fp4_plausible(c: Check, read: Read) -> list[Seen]:
+    """c.other: the E4M3 scales beside a global scale. params[0]: 1 for a divisor."""
+    assert c.other is not None
+    factor = np.asarray(read(c.view)).reshape(-1).astype(np.float64)
+    top = raw(np.asarray(read(c.other))).reshape(factor.size, -1).max(1)
+    largest = 6 * values("float8e4m3")[np.minimum(top, 0x7E)]  # NaN and signs are other rules
+    with np.errstate(all="ignore"):
+        found = float((largest / factor if c.params[0] else largest * factor).max())
+    inverse = "divisor" if c.params[0] else "factor"
+    return _implausible(c, found, "fp4", f"it is a {inverse} by its name, and may be stored the other way round")
+
+
+def _fp8_plausible(c: Check, read: Read) -> list[Seen]:
+    with np.errstate(invalid="ignore"):  # NaN is another rule's
+        largest = max((float(np.abs(b.astype(np.float64)).max()) for b in blocks(np.asarray(read(c.view)))), default=0.0)
+    return _implausible(c, 448 * largest, "fp8", "it may be the reciprocal of the scale")
+
+
+SIGNED = 16  # scales from which on one sign in all of them is no chance
+
+
+def _signs(c: Check, read: Read) -> list[Seen]:
+    """Some quantizers choose the sign of each scale (formats.md 9.2); none turns all of them."""
+    x = np.asarray(read(c.view)).reshape(-1)
+    shift = 8 * x.dtype.itemsize - 1
+    if x.size < SIGNED or not (raw(x[:SIGNED]) >> shift).all() or not all((raw(b) >> shift).all() for b in blocks(x)):
+        return []
+    message = f"all {x.size} scales of {leaf(c.view)} are negative: the whole matrix may have the wrong sign"
+    return [Seen("warning", "scale-all-negative", message, x.size, "compare some outputs with the source model")]
 
 
 def _positive(c: Check, read: Read) -> list[Seen]:
@@ -275,6 +329,9 @@ def _all_ones(c: Check, read: Read) -> list[Seen]:
 
 CHECKS: dict[str, Look] = {
     "finite": _finite,
+    "fp4-plausible": _fp4_plausible,
+    "fp8-plausible": _fp8_plausible,
+    "signs": _signs,
     "positive": _positive,
     "e8m0": _e8m0,
     "e8m0-zero-group": _e8m0_zero_group,
@@ -291,7 +348,7 @@ CHECKS: dict[str, Look] = {
     "zero-padding": _zero_padding,
     "all-ones": _all_ones,
 }
-"""name -> what it looks for. `Check.params`: int-range, high-bits, signed-zero-point, e8m0-zero-group: bits; zero-padding: first padded column."""
+"""name -> what it looks for. `Check.params`: fp4-plausible: 1 for a divisor; int-range, high-bits, signed-zero-point, e8m0-zero-group: bits; zero-padding: first padded column."""
 
 
 def leaf(view: TensorView) -> str:

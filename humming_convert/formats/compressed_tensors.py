@@ -14,7 +14,21 @@ import numpy as np
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Finding, Rule
 from humming_convert.formats.assemble import Described, Draft, flat, matching, same_but_ones
-from humming_convert.formats.ct_config import FORMATS, Group, assign, input_form, is_class, named_by, parse_groups, refuse, spellings
+from humming_convert.formats.blocks import fp8_modules, settle
+from humming_convert.formats.ct_config import (
+    FORMATS,
+    NOT_QUANTIZED,
+    NUMBERS,
+    Group,
+    assign,
+    input_form,
+    is_class,
+    named_by,
+    odd_class,
+    parse_groups,
+    refuse,
+    spellings,
+)
 from humming_convert.formats.excluded import Names, check_patterns, listed, some, warn_ignored
 from humming_convert.formats.mxfp4 import float4
 from humming_convert.formats.source import Module, Source
@@ -61,8 +75,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     for entry in ignore:
         warn_ignored(source, entry, [] if is_class(entry) else named_by(entry, names))
     for g in groups:
-        lies = [n for n, kind in kinds.items() if of[n] is g and kind not in FORMATS.get(g.format, (kind,))]
-        _many(source, "ct-format-lies", f"{g.name} says {g.format}, other tensors are there of", lies)
+        _compare(source, g, {n: kind for n, kind in kinds.items() if of[n] is g})
     inputs: dict[str, Any] = {}
     for g in groups:
         form = input_form(g.inputs, g.name)
@@ -71,7 +84,11 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
             form = None
         inputs[g.name] = form
 
+    block_of = {g.name: _block(source, g, [m for m in fp8_modules(modules) if of[m.name] is g]) for g in groups}
+
     def describe(name: str) -> Described:
+        if name not in kinds:  # a stack of a module that holds several
+            name = name.rpartition(".")[0]
         g = of.get(name)
         if g is None:
             return Described()
@@ -82,7 +99,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
             place=g.name,
             bits=g.bits,
             group=g.group_size,
-            block=g.block,
+            block=block_of[g.name],
             symmetric=g.symmetric,
             one_scale=g.one_scale,
             static=inputs[g.name] is not None and inputs[g.name].mode.startswith("static"),
@@ -97,6 +114,30 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
         for m in matching(modules, "ct-pack", "int8", "fp8")
         if (own := of[m.name]) is not None and own.group_size is not None and _fits_group(m, own)
     }
+
+
+def _block(source: Source, g: Group, members: list[Module]) -> tuple[int, int] | None:
+    return settle(source, f"{g.name} of config_groups", "block_structure", g.block, members)
+
+
+def _compare(source: Source, g: Group, members: Mapping[str, str]) -> None:
+    """ct-format-lies: format, type and width that a group says against the kinds of its modules. The tensors are followed."""
+    format_lies = [n for n, kind in members.items() if kind not in FORMATS.get(g.format, (kind,))]
+    _many(source, "ct-format-lies", f"{g.name} says {g.format}, other tensors are there of", format_lies)
+    if g.format in NOT_QUANTIZED:
+        _many(source, "ct-format-lies", f"{g.name} says {g.format}, which is not packed; packed tensors are there of", list(members))
+    numbers = {n: NUMBERS[kind] for n, kind in members.items() if kind in NUMBERS and n not in format_lies}
+    said = g.weights.get("type")
+    _many(
+        source,
+        "ct-format-lies",
+        f"{g.name} says type {said}, other numbers are there of",
+        [n for n, x in numbers.items() if said not in (None, x[0])],
+    )
+    wide = [n for n, x in numbers.items() if x[1] not in (None, g.bits)]
+    _many(source, "ct-format-lies", f"{g.name} says num_bits {g.bits}, other numbers are there of", wide)
+    if members and (odd := odd_class(g)) is not None:
+        _many(source, "ct-group-unused", f"{g.name} is for the class {odd}, which is none of matrices; it is taken for", list(members))
 
 
 def _groups_whose_bits_fit(source: Source, members: list[tuple[Module, Group | None]]) -> set[str]:

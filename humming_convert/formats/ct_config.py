@@ -38,12 +38,23 @@ RULES = (
 FORMATS: dict[str, tuple[str, ...]] = {
     "pack-quantized": ("ct-pack",),
     "int-quantized": ("int8",),
-    "float-quantized": ("fp8",),
-    "naive-quantized": ("int8", "fp8"),
+    "float-quantized": ("fp8", "fp8-stacked"),
+    "naive-quantized": ("int8", "fp8", "fp8-stacked"),
     "nvfp4-pack-quantized": ("ct-nvfp4",),
     "mxfp4-pack-quantized": ("ct-mxfp4",),
     "mxfp8-quantized": ("mxfp8",),
 }
+# kind -> type of its numbers, and their width where the kind has only one
+NUMBERS: dict[str, tuple[str, int | None]] = {
+    "ct-pack": ("int", None),
+    "int8": ("int", None),
+    "fp8": ("float", 8),
+    "fp8-stacked": ("float", 8),
+    "mxfp8": ("float", 8),
+    "ct-nvfp4": ("float", 4),
+    "ct-mxfp4": ("float", 4),
+}
+NOT_QUANTIZED = ("dense", "fakequant")
 NOT_PACKED = ("dense", "fakequant", "mixed-precision", "")
 REFUSED_FORMATS: dict[str, str] = {
     "marlin-24": "2:4 sparse Marlin tiles hold half of the weights and their places",
@@ -136,6 +147,33 @@ def _wrong(weights: Mapping[str, Any]) -> str:
     return ""
 
 
+FLAGS: dict[str, tuple[str, ...]] = {"symmetric": (), "dynamic": ("local",)}  # key -> words that it takes beside true and false
+
+
+def _flags(place: str, said: Mapping[str, Any], findings: Findings) -> None:
+    """config-invalid: "false" in quotes is no flag; taken for one it would be true."""
+    for key, words in FLAGS.items():
+        value = said.get(key)
+        if value is not None and not isinstance(value, bool) and value not in words:
+            findings.error(
+                "config-invalid",
+                f"{key} of {place} is {value!r}, want true or false",
+                file="config.json",
+                advice=f"correct {key} in the config",
+            )
+
+
+def _outputs(name: str, outputs: Any, findings: Findings) -> None:
+    bits = whole(outputs.get("num_bits")) if isinstance(outputs, Mapping) else None
+    if bits is not None and bits < 16:
+        findings.warning(
+            "input-unsupported",
+            f"{name}: output_activations of {bits} bits are asked for, which no kernel makes; outputs stay 16 bit",
+            file="config.json",
+            advice="compare some outputs with the source model",
+        )
+
+
 def infer_format(weights: Mapping[str, Any], inputs: Mapping[str, Any] | None) -> str:
     """The format of a group that names none (formats.md 4.1)."""
     bits, kind, size = whole(weights.get("num_bits")), weights.get("type"), whole(weights.get("group_size"))
@@ -187,12 +225,16 @@ def parse_groups(config: Mapping[str, Any], findings: Findings) -> list[Group]:
                 advice="use the config.json that belongs to these weights",
             )
             continue
+        _flags(f"{name}.weights", said, findings)
+        if isinstance(asked, Mapping):
+            _flags(f"{name}.input_activations", asked, findings)
+        _outputs(name, body.get("output_activations"), findings)
         own = str(body.get("format") or "")
         fmt = own or (whole if whole not in NOT_PACKED else "")
         out.append(
             Group(
                 name=name,
-                format=fmt or ("dense" if whole in ("dense", "fakequant") else infer_format(said, asked)),
+                format=fmt or ("dense" if whole in NOT_QUANTIZED else infer_format(said, asked)),
                 targets=tuple(str(t) for t in body["targets"]),
                 weights=said,
                 inputs=asked if isinstance(asked, Mapping) else None,
@@ -265,15 +307,25 @@ def is_class(entry: str) -> bool:
     )
 
 
+LINEAR = re.compile("Linear|Experts|MoE|Conv1D|LMHead")  # classes whose modules are matrices
+
+
+def odd_class(group: Group) -> str | None:
+    """The first class of a group that names no class of matrices, None if it has one or names modules."""
+    classes = [t for t in group.targets if is_class(t)]
+    return classes[0] if classes and not any(LINEAR.search(t) for t in classes) else None
+
+
 def assign(names: Names, groups: Iterable[Group]) -> dict[str, Group | None]:
-    """Module -> the first group whose pattern or full name matches, else the first whose class does (formats.md 4.2)."""
+    """Module -> the first group whose pattern or full name matches, else the first whose class does, of matrices if there is one (formats.md 4.2)."""
     groups = list(groups)
     named: dict[str, Group] = {}
     for g in groups:
         for target in g.targets:
             for name in named_by(target, names):
                 named.setdefault(name, g)
-    by_class = next((g for g in groups if any(is_class(t) for t in g.targets)), None)
+    classes = [g for g in groups if any(is_class(t) for t in g.targets)]
+    by_class = next((g for g in classes if odd_class(g) is None), next(iter(classes), None))
     return {name: named.get(name, by_class) for name in names.names}
 
 

@@ -76,10 +76,11 @@ DAMAGES: tuple[Row, ...] = (
     _row(41, "an E8M0 scale of 255", ERROR, "e8m0-nan"),
     _row(42, "an E8M0 scale of 0", ACCEPTED, "test_the_smallest_e8m0_scale_is_not_zero"),
     _row(43, "a NaN among FP8 weights", ERROR, "weight-nan", "test_nan_codes_inside_words_are_seen"),
-    _row(44, "a scale that is NaN or infinite, or becomes so", ERROR, "scale-nonfinite", "scale-overflow"),
+    _row(44, "a scale that is NaN or infinite, or becomes so", ERROR, "scale-nonfinite", "scale-huge", "scale-overflow"),
     _row(45, "scales of a layer all zero, or all lost in the cast", ERROR, "scale-all-zero", "scale-vanished"),
     _row(46, "weights of a layer all zero", WARNING, "weight-all-zero"),
-    _row(47, "an FP8 scale grid rounded down", ERROR, "tensor-shape", "test_a_grid_that_was_rounded_down_is_said_to_be"),
+    _row(47, "an FP8 scale grid rounded down, or of another block size than the config says", "error; warning where one size fits all", "tensor-shape",
+         "block-size-lies", "block-size-guessed", "test_a_grid_that_was_rounded_down_is_said_to_be"),
     _row(48, "E8M0 bytes copied as numbers", ERROR, "e8m0-as-number"),
     _row(49, "MXFP4 bytes with a scale for 16 columns", ERROR, "mxfp4-scale-columns"),
     _row(50, "nibbles the wrong way round", "cannot be seen; no known tool writes it"),
@@ -103,8 +104,10 @@ DAMAGES: tuple[Row, ...] = (
 DECISIONS: tuple[Row, ...] = (
     _row(1, "two configs: the first wins where the tensors prove it", "warning or error", "config-contradiction", "configs-disagree"),
     _row(2, "tensors beat lists of exclusions", WARNING, "ignored-quantized"),
-    _row(3, "v1 or v2 by the label; the codes may contradict it", ERROR, "zeros-label"),
-    _row(4, "symmetric or not by the zero words", WARNING, "sym-lies"),
+    _row(3, "v1 or v2 by the label; the codes may contradict it, or not tell", "error; warning or note", "zeros-label", "zeros-unproved",
+         "zeros-unmeasured"),
+    _row(4, "symmetric or not by the zero words", "warning or error", "sym-lies", "zeros-constant",
+         "test_the_symmetric_constant_of_the_other_version_is_no_asymmetric_zero_point"),
     _row(5, "stored 2^b-1 by the rule of a known writer", "warning or error", "zeros-wrapped", "zeros-wrap", "test_options_decide_v1_or_v2_and_the_wrap"),
     _row(6, "act-order is folded where that is exact", ERROR, "act-order", "test_columns_are_sorted_and_the_rows_before_follow"),
     _row(7, "Marlin tiles are read", WARNING, "marlin-deprecated"),
@@ -130,9 +133,9 @@ DECISIONS: tuple[Row, ...] = (
 )  # fmt: skip
 
 CONTRADICTIONS = frozenset((
-    "method-lies", "bits-lie", "ct-bits-lie", "group-size-lies", "sym-lies", "ct-symmetric-lies", "zeros-label", "zeros-mixed", "planar-label",
+    "method-lies", "bits-lie", "ct-bits-lie", "group-size-lies", "sym-lies", "ct-symmetric-lies", "zeros-label", "zeros-mixed", "zeros-constant", "gptq-format-lies", "fp8-fmt-lies", "dtype-contradiction", "planar-label",
     "config-contradiction", "configs-disagree", "ignored-quantized", "listed-plain", "listed-not-quantized", "algo-lies", "algo-not-listed",
     "ct-format-lies", "ct-group-unused", "ct-group-none", "weight-shape-lies", "awq-version-lies", "input-scale-unasked", "expert-count",
-    "shape-config", "layer-missing", "tied-head-differs",
+    "shape-config", "layer-missing", "tied-head-differs", "block-size-lies",
 ))  # fmt: skip
 """Codes of findings about two things that do not agree: a config, a label or a list against the tensors, or two configs."""

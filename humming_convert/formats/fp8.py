@@ -12,7 +12,8 @@ from typing import Any
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
 from humming_convert.formats.assemble import FLOATS, Described, Draft, flat, unverified
-from humming_convert.formats.excluded import config_invalid, warn_excluded, whole
+from humming_convert.formats.blocks import DEFAULT_BLOCK, SCALES, Block, fp8_modules, grid_shape, guessed, settle
+from humming_convert.formats.excluded import config_invalid, some, warn_excluded, whole
 from humming_convert.formats.mimo import chunk_order
 from humming_convert.formats.source import Module, Source
 from humming_convert.standard.expr import Expr, apply
@@ -23,14 +24,13 @@ from humming_convert.standard.numbers import number
 RULES = (
     Rule(660, "fp8-fnuz", "FP8 weights are e4m3fn or e5m2, not the fnuz kinds"),
     Rule(661, "fp8-scheme-unknown", "activation_scheme is dynamic or static"),
+    Rule(665, "fp8-fmt-lies", "the FP8 weights are of the kind that fmt names", "warning"),
     Rule(662, "fp8-block-unknown", "block scales have the grid of weight_block_size"),
 )
 
-SCALES = ("weight_scale_inv", "weight_scale", "scale")
 INPUTS = ("input_scale", "activation_scale")
 NUMBERS = {"F8_E4M3": "float8e4m3", "F8_E5M2": "float8e5m2"}
 WEIGHT_CHECKS = {"F8_E4M3": "e4m3-weight", "F8_E5M2": "e5m2-weight"}
-DEFAULT_BLOCK = (128, 128)
 E4M3 = number("float8e4m3")
 
 
@@ -48,6 +48,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
             )
     if source.method == "fbgemm_fp8":
         unverified(source, "fbgemm_fp8")
+    _fmt(source, fp8_modules(modules))
     scheme = str(config.get("activation_scheme") or "dynamic")
     if scheme not in ("dynamic", "static"):
         source.findings.error(
@@ -56,7 +57,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
             file="config.json",
             advice="correct the config",
         )
-    block = block_size(source)
+    block = settle(source, "config.json", "weight_block_size", block_size(source), fp8_modules(modules))
     declared = input_form(block, scheme)
 
     def describe(name: str) -> Described:
@@ -66,7 +67,29 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     warn_excluded(source, modules, [config.get(key) for key in ("modules_to_not_convert", "ignored_layers", "ignore")])
 
 
-def block_size(source: Source) -> tuple[int, int] | None:
+FMTS = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2"}
+
+
+def _fmt(source: Source, modules: list[Module]) -> None:
+    """fp8-fmt-lies: the dtype of the tensors is followed."""
+    said = str(source.config.get("fmt") or "").lower()
+    want = next((dtype for fmt, dtype in FMTS.items() if fmt in said), None)
+    wrong = [
+        m.name
+        for m in modules
+        if want is not None and any(v.dtype in NUMBERS and v.dtype != want for v in m.tensors.values() if len(v.shape) > 1)
+    ]
+    if wrong:
+        source.findings.warning(
+            "fp8-fmt-lies",
+            f"fmt is {source.config['fmt']} in the config, weights of another FP8 kind are there of {some(wrong)}; the tensors are followed",
+            file="config.json",
+            advice="correct fmt in the config",
+            count=len(wrong),
+        )
+
+
+def block_size(source: Source) -> Block | None:
     """weight_block_size: rows, columns; None if it is not given. config-invalid if it is no pair of sizes."""
     said = source.config.get("weight_block_size")
     if said is None:
@@ -78,7 +101,7 @@ def block_size(source: Source) -> tuple[int, int] | None:
     return None
 
 
-def input_form(block: tuple[int, int] | None, scheme: str) -> InputForm:
+def input_form(block: Block | None, scheme: str) -> InputForm:
     """The activation of an FP8 checkpoint: groups as wide as the blocks, else by token, else the stored scale."""
     if block is not None:
         return InputForm(number=E4M3, mode="dynamic_group", group=block[1], scale_dtype="float32")
@@ -102,6 +125,8 @@ def read(source: Source, module: Module) -> list[StandardLayer]:
     experts = weight.shape[0] if len(weight.shape) == 3 else None
     n, k = weight.shape[-2:]
     d.check(WEIGHT_CHECKS[weight.dtype], weight)
+    if scale.dtype in FLOATS:
+        d.check("fp8-plausible", scale)
     for other in SCALES:
         if other != suffix and other in module.tensors:
             d.error("tensor-unknown", f"{other} stands beside {suffix}; one of them is wrong", other, advice="re-export the layer")
@@ -138,22 +163,21 @@ def _factor(d: Draft, scale: TensorView) -> Expr:
 
 
 def _scale(d: Draft, suffix: str, scale: TensorView, n: int, k: int, experts: int | None) -> tuple[ScaleForm, Expr] | None:
-    """Which of the kinds the shape is; the declared block first, then matrix, row, 128 x 128 blocks, groups."""
+    """Which of the kinds the shape is; the block first, then matrix, row, 128 x 128 blocks, groups."""
     lead = () if experts is None else (experts,)
     count = experts or 1
-    shape = tuple(scale.shape)
-    if len(shape) == 4 and not lead and shape[1] == shape[3] == 1:  # ModelOpt: (blocks of rows, 1, blocks of columns, 1)
-        shape = (shape[0], shape[2])
+    shape = grid_shape(scale)
     block = d.config.block
-    for want in dict.fromkeys([block, DEFAULT_BLOCK] if block or suffix == "weight_scale_inv" else []):
-        if want and shape == (*lead, -(-n // want[0]), -(-k // want[1])):
-            return d.blocked(_shaped(_factor(d, scale), shape), n, k, want)
-    if block is not None and flat(scale) != count:
+    want = block or (DEFAULT_BLOCK if suffix == "weight_scale_inv" else None)
+    if want and shape == (*lead, -(-n // want[0]), -(-k // want[1])):
+        return _blocks(d, scale, shape, n, k, want)
+    if block is not None and (flat(scale) != count or len(shape) == len(lead) + 2):
         grid = [*lead, -(-n // block[0]), -(-k // block[1])]
         if shape[: len(lead)] == lead and shape[len(lead) :] == (n // block[0], k // block[1]):
             d.bad_shape(suffix, str(grid), "the grid was rounded down, scales of the last rows or columns are missing")
         else:
-            d.bad_shape(suffix, str(grid), f"blocks of {block[0]} x {block[1]}")
+            why = f"blocks of {block[0]} x {block[1]}, as {d.config.place} says, and no other size is proved by all of its modules"
+            d.bad_shape(suffix, str(grid), why, "re-export the layer, or correct the block size in the config")
         return None
     if scale.dtype in ("U8", "F8_E8M0"):
         d.error(
@@ -170,7 +194,7 @@ def _scale(d: Draft, suffix: str, scale: TensorView, n: int, k: int, experts: in
     if shape in ((*lead, n, 1), (*lead, n)):
         return ScaleForm(kind="channel", dtype=dtype), _shaped(d.scale_floats(scale), (*lead, n, 1))
     if shape == (*lead, -(-n // DEFAULT_BLOCK[0]), -(-k // DEFAULT_BLOCK[1])):
-        return d.blocked(_shaped(_factor(d, scale), shape), n, k, DEFAULT_BLOCK)
+        return _blocks(d, scale, shape, n, k, DEFAULT_BLOCK)
     if shape[:-1] == (*lead, n):
         got = d.resolve_group(suffix, k, shape[-1], d.config.group)
         if got is None:
@@ -192,6 +216,13 @@ def _scale(d: Draft, suffix: str, scale: TensorView, n: int, k: int, experts: in
         advice="give weight_block_size in the config",
     )
     return None
+
+
+def _blocks(d: Draft, scale: TensorView, shape: tuple[int, ...], n: int, k: int, block: Block) -> tuple[ScaleForm, Expr] | None:
+    """A grid of block scales. A size that the config does not say is told, unless one block holds the matrix whatever it is."""
+    if d.config.block is None and shape[-2:] != (1, 1):
+        guessed(d.source, d.module.name)
+    return d.blocked(_shaped(_factor(d, scale), shape), n, k, block)
 
 
 def _shaped(expr: Expr, shape: tuple[int, ...]) -> Expr:

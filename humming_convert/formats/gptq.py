@@ -26,6 +26,7 @@ from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.numbers import number
 
 RULES = (
+    Rule(204, "gptq-format-lies", "the tensors are of the checkpoint_format that the config names", "warning"),
     Rule(205, "bits-lie", "bits of the config are those of the tensors (else the shapes win)", "warning"),
     Rule(206, "bits-open", "the width of the codes follows from the shapes or from the config"),
     Rule(207, "embedding-quantized", "a quantized embedding is not read: how its rows are packed is not known"),
@@ -66,7 +67,10 @@ class Study:
     def asymmetric(self) -> Asymmetric:
         m = self.measured
         assert self.qzeros is not None
-        return Asymmetric(layer=self.draft.module.name, qweight=self.qweight, qzeros=self.qzeros, bits=m.bits, n=m.n, k=m.k)
+        constant = self.kind if self.kind in ("v1", "v2") else ""
+        return Asymmetric(
+            layer=self.draft.module.name, qweight=self.qweight, qzeros=self.qzeros, bits=m.bits, n=m.n, k=m.k, constant=constant
+        )
 
 
 @dataclass(slots=True)
@@ -85,9 +89,28 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     check_neighbours(source, modules, declared, KINDS if declared.format != "gemm" else ("awq",))
     _study(source, declared, modules.get("gptq", ()))
     studies: dict[str, Study] = source.shared["gptq"].studies
+    _check_format(source, declared, studies)
     if not modules.get("awq") and not modules.get("marlin"):
         check_labels(source, declared, any(not s.sym and not s.measured.planar for s in studies.values()))
         check_sections(source, declared, [(name, s.measured.bits, s.measured.groups.stored or -1) for name, s in studies.items()])
+
+
+def _check_format(source: Source, declared: Declared, studies: Mapping[str, Study]) -> None:
+    """gptq-format-lies. `gptq_p` is right for 2, 4 and 8 bits too, whose planes are plain words, but its zero points are never v1."""
+    said = declared.format
+    lies = {
+        "marlin": ("no Marlin tiles", list(studies.values())),
+        "gptq_p": ("the constant that only v1 writes", [s for s in studies.values() if s.sym and s.kind == "v1"]),
+    }
+    what, found = lies.get(said, ("", []))
+    if found:
+        source.findings.warning(
+            "gptq-format-lies",
+            f"checkpoint_format is {said} in {declared.file}, and {len(found)} modules hold {what}; the tensors are followed",
+            count=len(found),
+            advice="correct checkpoint_format in the config",
+            **at(found[0].draft.module, "qweight" if said == "marlin" else "qzeros"),
+        )
 
 
 def read(source: Source, module: Module) -> list[StandardLayer]:

@@ -55,6 +55,8 @@ def float4(
     d.tensors["weight_scale"] = expr
     if factor is not None:
         d.scalar(factor[0], "weight_scale_2", experts, inverse=factor[1], needed=True, why="the scales are relative to it")
+        if "weight_scale_2" in d.tensors:
+            d.check("fp4-plausible", d.module.tensors[factor[0]], (int(factor[1]),), scale)
     if inputs is not None and inputs[0] in d.module.tensors:
         d.scalar(inputs[0], role, experts, inverse=inputs[1])
         if d.config.known and d.config.declared is None and role in d.tensors:  # formats.md 12 row 36

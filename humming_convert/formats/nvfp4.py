@@ -6,12 +6,13 @@ Facts: formats.md 6.  Checked against nvidia-modelopt 0.47.0 files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from humming_convert.findings import Rule
 from humming_convert.formats.assemble import Described, Draft, flat, unverified
+from humming_convert.formats.blocks import fp8_modules, settle
 from humming_convert.formats.excluded import warn_excluded
 from humming_convert.formats.mxfp4 import float4
 from humming_convert.formats.mxfp8 import DECLARED as MXFP8_INPUT
@@ -110,11 +111,15 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
     for algo in dict.fromkeys([whole, *(str(x.get("quant_algo") or "").upper() for x in listed.values() if isinstance(x, Mapping))]):
         _known(source, algo)
     _compare(source, whole, of, names)
+    _compare_groups(source, names)
     weight_only = _weight_only(config)
     missing = [n for n, a in of.items() if a is None]
     _listing(source, "algo-not-listed", "does not list", missing, "whose tensors are quantized; they are read as such")
     floats = [n for n in listed if n not in names and f"{n}.weight" in source.checkpoint.tensors]
     _listing(source, "listed-not-quantized", "lists", floats, "whose tensors are not quantized; they are passed through")
+
+    members = {a: [m for m in fp8_modules(modules) if of[m.name] == a] for a in dict.fromkeys(of.values()) if a in ALGOS}
+    blocks = {a: settle(source, f"quant_algo {a}", "blocks of", ALGOS[a].block, found) for a, found in members.items() if a}
 
     def describe(name: str) -> Described:
         algo = ALGOS.get(of.get(name) or "")
@@ -124,7 +129,7 @@ def prepare(source: Source, modules: Mapping[str, list[Module]]) -> None:
         return Described(
             known=True,
             place=f"quant_algo {of[name]}",
-            block=algo.block,
+            block=blocks[of[name] or ""],
             static=declared is not None and declared.mode.startswith("static"),
             declared=declared,
         )
@@ -186,6 +191,38 @@ def _compare(source: Source, whole: str, of: Mapping[str, str | None], names: Ma
             count=len(hit),
             advice="use the config.json that belongs to these weights",
         )
+
+
+GROUPS = {"nvfp4": 16, "mxfp4": 32, "mxfp8": 32, "fp8": 128}  # columns that share a scale
+
+
+def _sizes(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every group_size of a config: its key, and who it is for."""
+    inner = section(body)
+    yield "group_size", inner.get("group_size")
+    for key, path in (("quantized_layers", ()), ("config_groups", ("weights",))):
+        found = inner.get(key)
+        for name, entry in found.items() if isinstance(found, Mapping) else ():
+            for step in path:
+                entry = entry.get(step) if isinstance(entry, Mapping) else None
+            yield f"group_size of {key}.{name}", entry.get("group_size") if isinstance(entry, Mapping) else None
+
+
+def _compare_groups(source: Source, names: Mapping[str, str]) -> None:
+    """group-size-lies: every kind of this writer has groups of one size only, whatever a config says. One finding a config."""
+    kinds = {kind for kind in names.values() if kind in GROUPS}
+    right = sorted(GROUPS[kind] for kind in kinds)
+    for s in source.checkpoint.sections if kinds - {"fp8"} else ():  # one scale a matrix has no groups
+        wrong = [(key, size) for key, size in _sizes(s.body) if size not in (None, 0, -1, *right)]
+        if wrong:
+            key, size = wrong[0]
+            source.findings.warning(
+                "group-size-lies",
+                f"{key} is {size!r} in {s.place}, the tensors have groups of {' and '.join(map(str, right))}; the tensors are followed",
+                file=s.place.split(":")[0],
+                advice="correct group_size in the config",
+                count=len(wrong),
+            )
 
 
 def _weight_only(config: Mapping[str, Any]) -> bool:

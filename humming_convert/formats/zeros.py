@@ -19,6 +19,9 @@ from humming_convert.standard.packing import PACKINGS, stream_pack, stream_unpac
 from humming_convert.standard.packing_gptq import planar_pack, planar_unpack
 
 RULES = (
+    Rule(209, "zeros-unproved", "the codes prove the label that says how asymmetric zero points are stored", "warning"),
+    Rule(210, "zeros-unmeasured", "codes of 8 bits do not tell v1 from v2: the label alone does", "note"),
+    Rule(211, "zeros-constant", "no layer declared asymmetric stores the symmetric constant of the other version", "warning"),
     Rule(212, "sym-lies", "the zero points of a layer declared symmetric do not vary (else it is read as asymmetric)", "warning"),
     Rule(213, "zeros-empty", "a symmetric layer has its constant zero points", "warning"),
     Rule(214, "zeros-label", "label and codes agree on how asymmetric zero points are stored (v1: minus one)"),
@@ -76,7 +79,7 @@ SAMPLE_WORDS = 1 << 18  # words of qweight looked at in each: the mean of 2 mill
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asymmetric:
-    """One asymmetric layer of the continuous layout: what the verdict needs of it."""
+    """One asymmetric layer of the continuous layout: what the verdict needs of it. constant: "v1", "v2" if all its zero words are that one."""
 
     layer: str
     qweight: TensorView
@@ -84,6 +87,7 @@ class Asymmetric:
     bits: int
     n: int
     k: int
+    constant: str = ""
 
 
 def mean_code(read: Read, layer: Asymmetric) -> float:
@@ -101,11 +105,14 @@ def distance(read: Read, layer: Asymmetric) -> float:
     return mean_code(read, layer) - float(unpack_zeros(read(layer.qzeros), layer.bits, layer.n, False).mean())
 
 
+Version = Literal["v1", "v2"]
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`version`: how asymmetric zero points are read. `median`: of d, None if it was not asked for or cannot say (8 bits)."""
 
-    version: Literal["v1", "v2"]
+    version: Version
     median: float | None = None
 
 
@@ -115,26 +122,84 @@ def decide_version(
     """D3. label: checkpoint_format ("" is v1 by definition); read: None if data must not be read. A contradiction is an error."""
     if option != "auto":
         return Verdict(option)
-    version: Literal["v1", "v2"] = "v2" if label in ("gptq_v2", "gptq_p") else "v1"
-    asked = [layer for layer in layers if layer.bits != 8]
-    if read is None or not asked:
+    version: Version = "v2" if label in ("gptq_v2", "gptq_p") else "v1"
+    if read is None or not layers:
         return Verdict(version)
-    spread = np.unique(np.linspace(0, len(asked) - 1, min(len(asked), SAMPLE_LAYERS)).astype(np.int64))
-    median = float(np.median([distance(read, asked[i]) for i in spread]))
-    verdict: Literal["v1", "v2"] = "v1" if median > 0.5 else "v2"
-    if abs(median - 0.5) >= 0.2 and verdict != version:
-        said = f"checkpoint_format {label!r}" if label else "a missing checkpoint_format"
-        findings.error(
-            "zeros-label",
-            f"{said} in {declared_in} says {version} zero points, the codes say {verdict}: mean code minus mean stored zero point is "
-            f"{median:+.3f} (median of {len(spread)} asymmetric layers; near 0 for v2, near 1 for v1)",
-            layer=asked[0].layer,
-            tensor=asked[0].qzeros.name,
-            file=asked[0].qzeros.file.name,
-            advice="a wrong choice shifts every weight by one step; --gptq-zeros v1 or --gptq-zeros v2 decides",
-            count=len(asked),
-        )
+    asked = [layer for layer in layers if layer.bits != 8]
+    median, measure = _measured(asked, read)
+    seen: Version | None = None if median is None or abs(median - 0.5) < 0.2 else "v1" if median > 0.5 else "v2"
+    said = f"checkpoint_format {label!r}" if label else "a missing checkpoint_format"
+    says = f"{said} in {declared_in} says {version} zero points"
+    if seen is not None and seen != version:
+        _lies(findings, f"{says}, the codes say {seen}: {measure}", asked)
+    elif seen is None:
+        _undecided(findings, version, says, layers, measure)
+    strange = [layer for layer in layers if layer.constant not in ("", version)]
+    if 0 < len(strange) < len(layers):
+        _strange(findings, version, says, strange)
     return Verdict(version, median)
+
+
+def _measured(layers: Sequence[Asymmetric], read: Read) -> tuple[float | None, str]:
+    """(median of d, the evidence in words); (None, "") where all codes have 8 bits."""
+    if not layers:
+        return None, ""
+    spread = np.unique(np.linspace(0, len(layers) - 1, min(len(layers), SAMPLE_LAYERS)).astype(np.int64))
+    median = float(np.median([distance(read, layers[i]) for i in spread]))
+    of = f"median of {len(spread)} asymmetric layers; near 0 for v2, near 1 for v1"
+    return median, f"mean code minus mean stored zero point is {median:+.3f} ({of})"
+
+
+SHIFT = "a wrong choice shifts every weight by one step; --gptq-zeros v1 or --gptq-zeros v2 decides"
+
+
+def _at(layer: Asymmetric) -> dict[str, Any]:
+    return {"layer": layer.layer, "tensor": layer.qzeros.name, "file": layer.qzeros.file.name}
+
+
+def _lies(findings: Findings, message: str, layers: Sequence[Asymmetric]) -> None:
+    findings.error("zeros-label", message, **_at(layers[0]), advice=SHIFT, count=len(layers))
+
+
+def _undecided(findings: Findings, version: Version, says: str, layers: Sequence[Asymmetric], measure: str) -> None:
+    """The codes do not tell. Constant words do: no quantizer of varying weights writes one zero point everywhere, a symmetric one does."""
+    constants = {layer.constant for layer in layers}
+    if constants == {version}:
+        return
+    if len(constants) == 1 and "" not in constants:
+        other = constants.pop()
+        message = f"{says}, and sym is false; every zero word is the constant that {other} writes for symmetric layers" + (
+            f", and {measure}, which is undecided" if measure else ""
+        )
+        _lies(findings, message, layers)
+    elif measure:
+        findings.warning(
+            "zeros-unproved",
+            f"{says}, and the codes neither prove nor deny it: {measure}; the label is followed",
+            **_at(layers[0]),
+            advice=f"compare a few outputs with the source model; {SHIFT}",
+            count=len(layers),
+        )
+    else:
+        findings.note(
+            "zeros-unmeasured",
+            f"{says}; codes of 8 bits do not tell, so the label alone decides",
+            **_at(layers[0]),
+            advice=SHIFT,
+            count=len(layers),
+        )
+
+
+def _strange(findings: Findings, version: Version, says: str, layers: Sequence[Asymmetric]) -> None:
+    """Some layers only: others of the checkpoint are asymmetric indeed."""
+    findings.warning(
+        "zeros-constant",
+        f"{says}, and sym is false; the zero words of {layers[0].layer} are the constant that {layers[0].constant} writes for symmetric "
+        f"layers; they are read as {version} all the same",
+        **_at(layers[0]),
+        advice="compare these layers with the source model; the file may be put together from two exports",
+        count=len(layers),
+    )
 
 
 # ------------------------------------------------------------------ which rule undoes v1

@@ -17,7 +17,7 @@ import numpy as np
 from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Findings, Rule
-from humming_convert.formats.biases import BIASED
+from humming_convert.formats.biases import always_biased
 from humming_convert.model.families import (
     GATE_UP,
     QKV,
@@ -80,7 +80,7 @@ def check_model(checkpoint: Checkpoint, family: Family, layers: Sequence[Standar
     _check_fused_shapes(checkpoint, family, layers, findings)
     _check_stacks(checkpoint, family, layers, findings)
     _check_mlps(checkpoint, shapes, quantized, findings)
-    _check_biases(checkpoint, quantized, findings)
+    _check_biases(checkpoint, layers, floats, findings)
 
 
 MLPS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))  # gate, up, down
@@ -112,16 +112,19 @@ def _check_mlps(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, int]], q
             )
 
 
-def _check_biases(checkpoint: Checkpoint, quantized: set[str], findings: Findings) -> None:
-    """Some architectures have a bias in any case (formats.biases); without it the outputs are others."""
-    always = BIASED.get(str(checkpoint.text_config.get("model_type") or checkpoint.model_type), frozenset())
-    for name in sorted(quantized):
-        if name.rpartition(".")[2] in always and not _VISION.search(name) and f"{name}.bias" not in checkpoint.tensors:
+def _check_biases(checkpoint: Checkpoint, layers: Sequence[StandardLayer], floats: set[str], findings: Findings) -> None:
+    """Some architectures have a bias in any case (formats.biases), also where a matrix is not quantized; without it the outputs are others."""
+    always = always_biased(checkpoint)
+    stacks = {layer.name for layer in layers if layer.experts is not None}
+    names = stacks | floats | {part for layer in layers if layer.experts is None for part in layer.parts}
+    for name in sorted(names if always else ()):
+        stored = f"{name}_bias" if name in stacks and f"{name}.weight" not in checkpoint.tensors else f"{name}.bias"
+        if always and name.rpartition(".")[2] in always and not _VISION.search(name) and stored not in checkpoint.tensors:
             findings.error(
                 "bias-missing",
                 "the architecture has a bias here and the checkpoint has none",
                 layer=name,
-                tensor=f"{name}.bias",
+                tensor=stored,
                 file=_file(checkpoint, name),
                 advice="export the layer again with its bias",
             )
@@ -315,8 +318,8 @@ def _check_shapes(checkpoint: Checkpoint, family: Family, shapes: Mapping[str, t
 
 def _tensor(checkpoint: Checkpoint, module: str) -> str | None:
     """The tensor that holds a module's codes, for the finding."""
-    leaves = ("qweight", "weight_packed", "weight", "B")
-    return next((name for leaf in leaves if (name := f"{module}.{leaf}") in checkpoint.tensors), None)
+    names = (*(f"{module}.{leaf}" for leaf in ("qweight", "weight_packed", "weight", "B")), f"{module}_blocks", module)
+    return next((name for name in names if name in checkpoint.tensors), None)
 
 
 def _file(checkpoint: Checkpoint, module: str) -> str | None:

@@ -297,6 +297,15 @@ def test_rule_dtype_unknown(tmp_path: Path, config: dict[str, object]) -> None:
     assert checkpoint.dtype == "F16"  # that of a.weight
 
 
+def test_rule_dtype_contradiction(tmp_path: Path) -> None:
+    folder(tmp_path / "a", config={"dtype": "float16", "torch_dtype": "bfloat16"})
+    assert only(tmp_path / "a", "dtype-contradiction").severity == "warning"
+    checkpoint, _ = opened(tmp_path / "a")
+    assert checkpoint is not None and checkpoint.dtype == "F16"
+    folder(tmp_path / "b", config={"dtype": "float16", "torch_dtype": "torch.half"})
+    assert not list(opened(tmp_path / "b")[1])
+
+
 def test_rule_dtype_undecided(tmp_path: Path) -> None:
     folder(tmp_path, config={}, model=weights({"a.weight": ("F16", (2,)), "b.weight": ("BF16", (2,))}))
     assert refused(tmp_path, "dtype-undecided").severity == "error"

@@ -44,7 +44,8 @@ def test_every_check_has_a_rule() -> None:
     assert len({r.code for r in checks.RULES}) == len(checks.RULES)
     assert set(CHECKS) == {
         "finite", "positive", "e8m0", "e8m0-zero-group", "e4m3-scale", "e5m2-scale", "e4m3-weight", "e5m2-weight", "scale-not-all-zero",
-        "weight-not-all-zero", "int-range", "high-bits", "signed-zero-point", "e8m0-as-number", "zero-padding", "all-ones",
+        "weight-not-all-zero", "int-range", "high-bits", "signed-zero-point", "e8m0-as-number", "zero-padding", "all-ones", "signs",
+        "fp4-plausible", "fp8-plausible",
     }  # fmt: skip
 
 
@@ -55,6 +56,51 @@ def test_rule_scale_nonfinite(tmp_path: Path, dtype: Any, value: float) -> None:
     assert found(tmp_path / "good", "finite", x) == []
     x[[3, 50]] = value
     one(tmp_path, "finite", x, "scale-nonfinite", 2)
+
+
+@pytest.mark.parametrize("dtype", FLOATS[1:])  # float16 ends at 65504
+@pytest.mark.parametrize("value", [1.1e30, 3e38, -3e38])
+def test_rule_scale_huge(tmp_path: Path, dtype: Any, value: float) -> None:
+    x = np.full(100, 9e29, dtype)
+    assert found(tmp_path / "good", "finite", x) == []
+    x[[3, 50]] = value
+    one(tmp_path / "bad", "finite", x, "scale-huge", 2)
+    x[4] = np.nan
+    assert [(f.code, f.count) for f in found(tmp_path / "both", "finite", x)] == [("scale-nonfinite", 1), ("scale-huge", 2)]
+
+
+GROUPS = np.arange(64, 0x7F, dtype=np.uint8).reshape(3, 21).view(E4M3)  # up to 448, as every writer of NVFP4 makes them
+
+
+@pytest.mark.parametrize("largest", [1e-3, 0.5, 100.0])
+def test_rule_weight_implausible(tmp_path: Path, largest: float) -> None:
+    """The global of CT divides, that of ModelOpt multiplies; stored the other way round the weights are those of no model."""
+    factor = np.float32([largest / (6 * 448)])
+    for divisor, x in ((0, factor), (1, 1 / factor)):
+        assert found(tmp_path / f"good{divisor}", "fp4-plausible", x, (divisor,), GROUPS) == []
+        one(tmp_path / f"bad{divisor}", "fp4-plausible", 1 / x, "weight-implausible", 1, (divisor,), GROUPS)
+    one(tmp_path / "thousand", "fp4-plausible", np.float32(1000 * 0.5 / (6 * 448)).reshape(1), "weight-implausible", 1, (0,), GROUPS)
+
+
+def test_one_expert_of_implausible_weights_is_seen(tmp_path: Path) -> None:
+    stack = np.stack([GROUPS.view(np.uint8)] * 2)
+    assert found(tmp_path / "good", "fp4-plausible", np.float32([1e-3, 1e-2]), (0,), stack) == []
+    one(tmp_path, "fp4-plausible", np.float32([1e-3, 1e2]), "weight-implausible", 1, (0,), stack)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_fp8_weights_beyond_any_model_are_told(tmp_path: Path, dtype: Any) -> None:
+    assert found(tmp_path / "good", "fp8-plausible", np.array([[1.0, 0], [-2, 1e-4]], dtype)) == []
+    one(tmp_path, "fp8-plausible", np.array([[1.0, -5000]], dtype), "weight-implausible", 1)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_rule_scale_all_negative(tmp_path: Path, dtype: Any) -> None:
+    x = np.full(300, -0.5, dtype)
+    one(tmp_path, "signs", x, "scale-all-negative", 300)
+    x[299] = 0.5
+    assert found(tmp_path / "one", "signs", x) == []
+    assert found(tmp_path / "few", "signs", x[:15]) == []
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, -1.0, np.nan, np.inf, 2e30])

@@ -331,6 +331,52 @@ def test_rule_ct_format_lies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("q", "says"),
+    [
+        (config(type="float"), "type float"),
+        (config("dense"), "dense"),
+        (config("fakequant"), "fakequant"),
+        (config(""), None),
+    ],
+)
+def test_a_group_that_describes_other_numbers_than_its_modules_hold_is_told(tmp_path: Path, q: Any, says: str | None) -> None:
+    got = reading_of(tmp_path, q, GOOD)
+    assert got.codes_found == ["ct-format-lies"] * (says is not None) and (says or "") in str([*got.findings])
+    np.testing.assert_array_equal(got.codes(), codes(4))
+
+
+def test_a_width_that_fp8_does_not_have_is_told(tmp_path: Path) -> None:
+    q = config("float-quantized", num_bits=4, type="float", strategy="tensor", group_size=None)
+    got = reading_of(tmp_path, q, named({"weight": e4m3_codes().view(E4M3), "weight_scale": np.float32(0.3)}))
+    assert got.codes_found == ["ct-format-lies"] and len(got.layers) == 1
+
+
+def test_a_class_of_no_matrices_is_told_and_gives_way_to_one_of_matrices(tmp_path: Path) -> None:
+    got = reading_of(tmp_path / "a", config(targets=["Conv2d"]), GOOD)
+    assert got.codes_found == ["ct-group-unused"] and "Conv2d" in got.finding("ct-group-unused").message
+    q = config(targets=["Conv2d"], num_bits=8)
+    q["config_groups"]["group_1"] = config()["config_groups"]["group_0"]
+    got = reading_of(tmp_path / "b", q, GOOD)
+    assert got.codes_found == ["ct-group-unused"] and got.layer.form.number.name == "uint4"
+
+
+def test_output_activations_are_not_made(tmp_path: Path) -> None:
+    q = config()
+    q["config_groups"]["group_0"]["output_activations"] = {"num_bits": 8, "type": "int", "symmetric": True}
+    got = reading_of(tmp_path, q, GOOD)
+    assert got.codes_found == ["input-unsupported"] and "output_activations" in got.finding("input-unsupported").message
+
+
+@pytest.mark.parametrize(
+    "q", [config(symmetric="false"), config(symmetric=0), config(dynamic="true"), config(inputs={**TOKEN, "symmetric": "false"})]
+)
+def test_a_flag_in_quotes_is_none(tmp_path: Path, q: Any) -> None:
+    """bool("false") is true."""
+    f = broken(tmp_path, "config-invalid", q, GOOD).finding("config-invalid")
+    assert f.severity == "error" and "true or false" in f.message
+
+
+@pytest.mark.parametrize(
     "inputs", [{**TOKEN, "symmetric": False}, {**TOKEN, "num_bits": 6}, {**TOKEN, "strategy": "channel", "dynamic": False}]
 )
 def test_rule_input_unsupported(tmp_path: Path, inputs: Any) -> None:

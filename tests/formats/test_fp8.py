@@ -204,6 +204,12 @@ def test_rule_fp8_fnuz(tmp_path: Path) -> None:
     reading_of(tmp_path, {**TENSOR, "fmt": "float8_e4m3fnuz"}, named(fp8(np.float32(1)))).finding("fp8-fnuz")
 
 
+@pytest.mark.parametrize(("fmt", "lies"), [("e5m2", 1), ("float8_e5m2", 1), ("e4m3", 0), ("float8_e4m3fn", 0), (None, 0)])
+def test_rule_fp8_fmt_lies(tmp_path: Path, fmt: str | None, lies: int) -> None:
+    got = reading_of(tmp_path, {**TENSOR, "fmt": fmt}, named(fp8(np.float32(1))))
+    assert got.codes_found == ["fp8-fmt-lies"] * lies and got.layer.form.number.name == "float8e4m3"
+
+
 def test_rule_fp8_scheme_unknown(tmp_path: Path) -> None:
     reading_of(tmp_path, {**TENSOR, "activation_scheme": "sometimes"}, named(fp8(np.float32(1)))).finding("fp8-scheme-unknown")
 
@@ -211,6 +217,72 @@ def test_rule_fp8_scheme_unknown(tmp_path: Path) -> None:
 def test_rule_fp8_block_unknown(tmp_path: Path) -> None:
     got = reading_of(tmp_path, TENSOR, named(fp8(factors(3, 5, dtype=np.float32))))
     assert "[3, 5]" in got.finding("fp8-block-unknown").message
+
+
+SHAPES = {"mlp.gate_proj": (320, 256), "mlp.down_proj": (256, 320), "self_attn.kv_b_proj": (128, 64)}
+
+
+def of_blocks(block: tuple[int, int], shapes: dict[str, tuple[int, int]] = SHAPES) -> dict[str, Array]:
+    """Modules with the scale grids of a block size."""
+    out: dict[str, Array] = {}
+    for name, (n, k) in shapes.items():
+        scale = factors(-(-n // block[0]), -(-k // block[1]), dtype=np.float32)
+        out |= named(fp8(scale, "weight_scale_inv", n, k), f"model.layers.0.{name}")
+    return out
+
+
+WRONG = [[128, 112], [112, 128], [64, 64], [1, 128], [256, 256], [10**9, 10**9]]
+
+
+@pytest.mark.parametrize("said", WRONG)
+@pytest.mark.parametrize("form", ["fp8", "compressed-tensors"])
+def test_rule_block_size_lies(tmp_path: Path, said: list[int], form: str) -> None:
+    """128 x 128 fits all modules, the size of the config not all: the one is taken in all, also where the other fits too (K = 320)."""
+    weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": said}
+    group = {"targets": ["Linear"], "weights": weights, "format": "float-quantized"}
+    config = {**BLOCK, "weight_block_size": said} if form == "fp8" else {"quant_method": form, "config_groups": {"group_0": group}}
+    got = reading_of(tmp_path, config, of_blocks((128, 128)))
+    assert got.codes_found == ["block-size-lies"] and str(said) in got.finding("block-size-lies").message
+    for name, (n, k) in SHAPES.items():
+        scale = factors(-(-n // 128), -(-k // 128), dtype=np.float32)
+        np.testing.assert_array_equal(got.weight(f"model.layers.0.{name}"), meant(spread(scale, n, k), n, k))
+
+
+def test_another_power_of_two_is_followed_where_it_divides_a_length(tmp_path: Path) -> None:
+    got = reading_of(tmp_path, BLOCK, of_blocks((64, 32)))
+    assert got.codes_found == ["block-size-lies"] and "64 x 32" in got.finding("block-size-lies").message
+
+
+@pytest.mark.parametrize("block", [(128, 96), (150, 128), (96, 96)])
+def test_a_size_that_fits_some_modules_only_is_an_error_in_each_of_the_others(tmp_path: Path, block: tuple[int, int]) -> None:
+    """Neither the size of the config nor another fits all."""
+    odd = of_blocks(block, {"mlp.up_proj": (448, 448)})
+    got = reading_of(tmp_path, BLOCK, {**of_blocks((128, 128)), **odd})
+    assert [f.layer for f in got.findings.errors] == ["model.layers.0.mlp.up_proj"]
+    assert "no other size is proved" in got.finding("tensor-shape").message
+
+
+def test_a_wrong_size_that_is_right_along_one_axis_by_chance_is_refused(tmp_path: Path) -> None:
+    """N = 320 has 3 blocks of 112 rows and 3 of 128: which of them is not said by a config that lies about the columns."""
+    got = reading_of(tmp_path, {**BLOCK, "weight_block_size": [112, 64]}, of_blocks((128, 128), {"mlp.gate_proj": (320, 256)}))
+    assert got.codes_found == ["tensor-shape"] and not got.layers
+
+
+def test_a_size_that_fits_everywhere_is_taken_whatever_it_is(tmp_path: Path) -> None:
+    clean(reading_of(tmp_path, {**BLOCK, "weight_block_size": [112, 96]}, of_blocks((112, 96))))
+
+
+@pytest.mark.parametrize("said", [{}, {"weight_block_size": None}])
+def test_rule_block_size_guessed(tmp_path: Path, said: dict[str, Any]) -> None:
+    got = reading_of(tmp_path, {"quant_method": "fp8", **said}, of_blocks((128, 128)))
+    assert got.codes_found == ["block-size-guessed"] and len(got.layers) == 3
+
+
+def test_blocks_of_one_row_are_groups(tmp_path: Path) -> None:
+    scale = factors(32, 2)
+    got = clean(reading_of(tmp_path, {**BLOCK, "weight_block_size": [1, 64]}, named(fp8(scale, "weight_scale_inv"))))
+    assert (got.layer.form.scale.kind, got.layer.form.scale.k) == ("group", 64)
+    np.testing.assert_array_equal(got.weight(), meant(np.repeat(scale, 64, 1)))
 
 
 def test_a_grid_that_was_rounded_down_is_said_to_be(tmp_path: Path) -> None:

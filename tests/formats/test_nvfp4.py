@@ -17,12 +17,12 @@ STATIC4 = ("static_tensor_dynamic_group", 16)
 
 
 def nvfp4(**more: Any) -> dict[str, Any]:
-    base = {"weight": pairs(codes(4)), "weight_scale": SCALE.view(E4M3), "weight_scale_2": np.float32(0.3), "input_scale": np.float32(0.7)}
+    base = {"weight": pairs(codes(4)), "weight_scale": SCALE.view(E4M3), "weight_scale_2": np.float32(0.03), "input_scale": np.float32(0.7)}
     return {**base, **more}
 
 
 def fp8(scale: Array | None = None, **more: Any) -> dict[str, Any]:
-    return {"weight": e4m3_codes().view(E4M3), "weight_scale": np.float32(0.3) if scale is None else scale, **more}
+    return {"weight": e4m3_codes().view(E4M3), "weight_scale": np.float32(0.03) if scale is None else scale, **more}
 
 
 def hf(algo: str, **more: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def hf(algo: str, **more: Any) -> dict[str, Any]:
 def test_the_second_scale_multiplies(tmp_path: Path) -> None:
     got = clean(reading_of(tmp_path, NVFP4, named(nvfp4())))
     scale = np.repeat(values("float8e4m3")[SCALE], 16, 1)
-    np.testing.assert_array_equal(got.weight(), values("float4e2m1")[codes(4)] * scale * float(np.float32(0.3)))
+    np.testing.assert_array_equal(got.weight(), values("float4e2m1")[codes(4)] * scale * float(np.float32(0.03)))
     np.testing.assert_array_equal(got.value("input_scale_2"), np.float32([0.7]))
     assert (got.layer.family, got.layer.form.scale_2) == ("nvfp4", "tensor")
     assert got.layer.declared is not None and (got.layer.declared.mode, got.layer.declared.group) == STATIC4
@@ -107,11 +107,11 @@ def test_stacked_experts_have_a_second_scale_each(tmp_path: Path) -> None:
     tensors = {
         "weight": pairs(codes(4, 32, 128, 2)),
         "weight_scale": np.stack([SCALE, SCALE]).view(E4M3),
-        "weight_scale_2": np.float32([0.3, 0.5]),
+        "weight_scale_2": np.float32([0.03, 0.05]),
         "input_scale": np.float32([1, 2]),
     }
     got = clean(reading_of(tmp_path, NVFP4, named(tensors, "model.layers.0.mlp.experts.down_proj")))
-    np.testing.assert_array_equal(got.value("weight_scale_2"), np.float32([[0.3], [0.5]]))
+    np.testing.assert_array_equal(got.value("weight_scale_2"), np.float32([[0.03], [0.05]]))
     assert got.layer.parts == ("model.layers.0.mlp.experts.0.down_proj", "model.layers.0.mlp.experts.1.down_proj")
 
 
@@ -139,6 +139,38 @@ def test_rule_algo_lies(tmp_path: Path) -> None:
 def test_rule_configs_disagree(tmp_path: Path) -> None:
     got = reading_of(tmp_path, NVFP4, named(nvfp4()), side={"hf_quant_config.json": hf("FP8")})
     assert got.codes_found == ["configs-disagree"] and len(got.layers) == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"side": {"hf_quant_config.json": hf("NVFP4", group_size=32)}},
+        {"q": {"group_size": 128}},
+        {"q": {"config_groups": {"group_0": {"weights": {"group_size": 32}, "input_activations": {}}}}},
+        {"q": {"quant_algo": "MIXED_PRECISION", "quantized_layers": {MODULE: {"quant_algo": "NVFP4", "group_size": 32}}}},
+    ],
+)
+def test_a_group_size_that_this_writer_does_not_write_is_told(tmp_path: Path, said: dict[str, Any]) -> None:
+    got = reading_of(tmp_path, {**NVFP4, **said.get("q", {})}, named(nvfp4()), side=said.get("side"))
+    f = got.finding("group-size-lies")
+    assert f.severity == "warning" and "groups of 16" in f.message and got.layer.form.scale.k == 16
+
+
+@pytest.mark.parametrize("size", [16, None, 0])
+def test_a_group_size_that_is_right_or_not_said_is_no_news(tmp_path: Path, size: int | None) -> None:
+    clean(reading_of(tmp_path, NVFP4, named(nvfp4()), side={"hf_quant_config.json": hf("NVFP4", group_size=size)}))
+
+
+def test_the_name_of_the_global_decides_under_another_config_too(tmp_path: Path) -> None:
+    """weight_scale_2 multiplies, whatever the config says (formats.md 6.2); a divisor under that name gives weights that are told."""
+    group = {"targets": ["Linear"], "format": "nvfp4-pack-quantized", "weights": {"num_bits": 4, "type": "float", "group_size": 16}}
+    config = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+    got = reading_of(tmp_path / "a", config, named(nvfp4()))
+    assert "method-lies" in got.codes_found and "weight-implausible" not in got.codes_found
+    scale = np.repeat(values("float8e4m3")[SCALE], 16, 1)
+    np.testing.assert_array_equal(got.weight(), values("float4e2m1")[codes(4)] * scale * float(np.float32(0.03)))
+    got = reading_of(tmp_path / "b", config, named(nvfp4(weight_scale_2=np.float32(2688))))
+    assert {"method-lies", "weight-implausible"} <= set(got.codes_found)
 
 
 def test_rule_algo_not_listed(tmp_path: Path) -> None:

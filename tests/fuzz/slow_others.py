@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,10 @@ def ct_group(config: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     def explicit(target: str) -> bool:
         return bool(re.match(target[3:], name)) if target.startswith("re:") else target == name
 
-    for test in (explicit, lambda target: not target.startswith("re:") and "." not in target):
+    def matrices(target: str) -> bool:
+        return bool(re.search("Linear|Experts|MoE|Conv1D|LMHead", target)) and not target.startswith("re:") and "." not in target
+
+    for test in (explicit, matrices, lambda target: not target.startswith("re:") and "." not in target):
         for g in found:
             targets = g.get("targets")
             if any(test(str(target)) for target in (targets if isinstance(targets, list) else [])):
@@ -144,6 +147,35 @@ def int8(t: Tensors, said: Mapping[str, Any]) -> Meaning:
 
 
 # ------------------------------------------------------------------ FP8
+def one_block(said: tuple[int, int] | None, modules: Iterable[Tensors]) -> tuple[int, int] | None:
+    """The declared size, or the one that every grid fits; no reading where several would spread the scales otherwise."""
+    grids = []
+    for t in modules:
+        scale = next((t[s] for s in ("weight_scale_inv", "weight_scale", "scale") if s in t), None)
+        if scale is None or len(t["weight"].shape) != 2:
+            continue
+        (n, k), shape = t["weight"].shape, scale.shape
+        shape = (shape[0], shape[2]) if len(shape) == 4 else shape
+        if len(shape) == 2 and not (scale.dtype in ("U8", "F8_E8M0") and shape == (n, k // 32)):
+            grids.append(((n, k), shape))
+
+    def fits(axis: int, size: int) -> bool:
+        return all(-(-lengths[axis] // size) == shape[axis] for lengths, shape in grids)
+
+    if said is None or (fits(0, said[0]) and fits(1, said[1])):
+        return said
+    found = []
+    for axis in (0, 1):
+        exact = [1 << i for i in range(24) if any(lengths[axis] == shape[axis] << i and shape[axis] > 1 for lengths, shape in grids)]
+        right = [size for size in (said[axis], 128, *exact) if fits(axis, size)]
+        need(right, "no block size for all grids")
+        found.append(right[0])
+    if fits(0, 128) and fits(1, 128):
+        for axis in (0, 1):
+            need(found[axis] == 128 or all(shape[axis] == 1 for _, shape in grids), "two block sizes for all grids")
+    return found[0], found[1]
+
+
 def fp8(t: Tensors, block: tuple[int, int] | None, group: Any) -> Meaning:
     """Scales of a matrix, rows, blocks or groups, by their shape (formats.md 4.4, 7)."""
     weight = t["weight"]
@@ -157,8 +189,8 @@ def fp8(t: Tensors, block: tuple[int, int] | None, group: Any) -> Meaning:
         shape = (shape[0], shape[2])
     is_bytes = scale.dtype in ("U8", "F8_E8M0")
     values = fp8_values(weight)
-    for size in [block, (128, 128)] if block or present[0] == "weight_scale_inv" else []:
-        if size and shape == (-(-n // size[0]), -(-k // size[1])):
+    for size in [block or (128, 128)] if block or present[0] == "weight_scale_inv" else []:
+        if shape == (-(-n // size[0]), -(-k // size[1])):
             return Meaning(values, blocks(scale, shape, size, n, k), bias=bias_of(t, n))
     need(block is None or scale.array.size == 1, "the grid of weight_block_size")
     if is_bytes:

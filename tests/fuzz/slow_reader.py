@@ -82,11 +82,25 @@ def kind_of(t: Mapping[str, Tensor]) -> str | None:
 
 
 def _block(config: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[int, int] | None:
-    size = said.get("block_structure") if config.get("quant_method") == "compressed-tensors" else config.get("weight_block_size")
+    if config.get("quant_method") == "compressed-tensors":
+        size = said.get("block_structure") if said.get("strategy") == "block" else None
+    else:
+        size = config.get("weight_block_size")
     if isinstance(size, str):
         need(re.fullmatch(r"\d+x\d+", size), "block size")
         size = [int(x) for x in size.split("x")]
     return (int(size[0]), int(size[1])) if isinstance(size, list) and len(size) == 2 else None
+
+
+def _blocks(config: Mapping[str, Any], modules: Mapping[str, Mapping[str, Tensor]]) -> dict[str, tuple[int, int] | None]:
+    """The block size of every FP8 module: one for all of a config entry, which every grid of scales fits (formats.md 7)."""
+    said = {name: others.ct_group(config, name) or {} for name, t in modules.items() if kind_of(t) == "fp8"}
+    out: dict[str, tuple[int, int] | None] = {}
+    for entry in {id(s): s for s in said.values()}.values():
+        members = {name: modules[name] for name, s in said.items() if s is entry or s == entry}
+        size = others.one_block(_block(config, entry), members.values())
+        out |= dict.fromkeys(members, size)
+    return out
 
 
 def read(folder: Path) -> tuple[dict[str, Meaning], dict[str, Tensor]]:
@@ -106,6 +120,7 @@ def read(folder: Path) -> tuple[dict[str, Meaning], dict[str, Tensor]]:
     if "auto-round" in str(primary.get("quant_method")).replace("_", "-"):
         packing = str(primary.get("packing_format") or "")
         label = "gptq" if "auto_gptq" in packing else "gptq_v2"
+    sizes = _blocks(primary, modules)
     for name, t in modules.items():
         kind = kind_of(t)
         if kind is None:
@@ -121,13 +136,13 @@ def read(folder: Path) -> tuple[dict[str, Meaning], dict[str, Tensor]]:
         elif kind == "humming-stacked":
             out |= _humming_stacked(name, t, primary)
         else:
-            out |= _one(name, kind, t, primary)
+            out |= _one(name, kind, t, primary, sizes.get(name))
     out |= ints.gptq_all(gptq, primary, label)
     fold(out)
     return out, plain
 
 
-def _one(name: str, kind: str, t: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Meaning]:
+def _one(name: str, kind: str, t: Mapping[str, Tensor], config: Mapping[str, Any], block: tuple[int, int] | None) -> dict[str, Meaning]:
     weight = t.get("weight") or t.get("weight_packed")
     if weight is not None and len(weight.shape) == 3 and kind != "humming":
         raise Unreadable("stacked experts")
@@ -150,7 +165,7 @@ def _one(name: str, kind: str, t: Mapping[str, Tensor], config: Mapping[str, Any
         "nvfp4": lambda: others.fp4(t, "weight", 16, multiplier="weight_scale_2"),
         "mxfp4": lambda: others.fp4(t, "weight", 32),
         "int8": lambda: others.int8(t, said),
-        "fp8": lambda: others.fp8(t, _block(config, said), said.get("group_size")),
+        "fp8": lambda: others.fp8(t, block, said.get("group_size")),
     }
     try:
         return {name: reading[kind]()}

@@ -186,3 +186,26 @@ def test_a_huge_number_in_a_name_takes_no_time() -> None:
         for x in experts(memory)
     ]
     assert {"expert-count", "expert-missing"} == {f.code for f in found(far, MOE)}
+
+
+GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 2, "num_hidden_layers": 1}
+
+
+def gpt_oss_gaps(config: dict[str, Any], *biases: str) -> list[str]:
+    """Names without a bias in a layer of gpt-oss: two stacks of experts, an attention and a router that are plain."""
+    memory, layer = Memory(), "model.layers.0"
+    stacks = [replace(memory.layer(f"{layer}.mlp.experts.{name}", n=64, k=64), experts=2) for name in ("gate_up_proj", "down_proj")]
+    plain = {f"{layer}.self_attn.{name}.weight": (64, 64) for name in ("q_proj", "k_proj", "v_proj", "o_proj")}
+    plain |= {f"{layer}.mlp.router.weight": (2, 64), **{f"{layer}.{name}": (64,) for name in biases}}
+    lost = [f for f in found(stacks, config, plain) if f.code == "bias-missing"]
+    return [str(f.tensor).removeprefix(f"{layer}.") for f in lost]
+
+
+def test_experts_attention_and_router_of_gpt_oss_have_biases() -> None:
+    attention = [f"self_attn.{name}.bias" for name in ("k_proj", "o_proj", "q_proj", "v_proj")]
+    others = ["mlp.experts.down_proj_bias", "mlp.experts.gate_up_proj_bias", "mlp.router.bias"]
+    assert gpt_oss_gaps(GPT_OSS) == [*others, *attention]
+    assert gpt_oss_gaps(GPT_OSS, *others, *attention) == []
+    assert gpt_oss_gaps({**GPT_OSS, "attention_bias": False}, *others) == []
+    for name in [*others, *attention]:
+        assert gpt_oss_gaps(GPT_OSS, *({*others, *attention} - {name})) == [name]
