@@ -6,7 +6,7 @@ Made by `open_checkpoint` (checkpoint/__init__.py). Facts: formats.md 1.1, 1.2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,13 @@ class Checkpoint:
     others: tuple[str, ...]
     dtype: str
     declared_dtype: str | None
+    text_config: Mapping[str, Any] = field(init=False, repr=False, compare=False)
+    """The language model's part of config.json: the nested one where there is one, else the whole. Asked for once a module."""
 
-    @property
-    def text_config(self) -> Mapping[str, Any]:
-        """The language model's part of config.json: the nested one where there is one, else the whole."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text_config", self._text_config())
+
+    def _text_config(self) -> Mapping[str, Any]:
         for key in ("text_config", "llm_config", "language_config"):
             nested = self.config.get(key)
             if isinstance(nested, dict):
