@@ -43,6 +43,7 @@ RULES = (
     Rule(607, "matrix-stacked", "a matrix of a single expert, or of attention or an MLP, has two dimensions"),
     Rule(608, "mlp-shapes", "gate and up have as many rows as down has columns, in every expert alike"),
     Rule(609, "bias-missing", "a projection that always has a bias in its architecture has one"),
+    Rule(612, "router-shape", "a router has a row for every expert"),
     Rule(611, "fused-twice", "a fused layer and its parts are not both in the checkpoint"),
     Rule(606, "tied-head-differs", "a head that is tied to the embedding by the config is the embedding", "warning"),
 )
@@ -208,6 +209,14 @@ def _check_blocks(checkpoint: Checkpoint, family: Family, modules: set[str], qua
 def _check_depth(config: Mapping[str, Any], modules: set[str], findings: Findings) -> None:
     """Decoder layers 0 .. num_hidden_layers-1 are all there; more of them (MTP) are none of our business."""
     count = config.get("num_hidden_layers")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        findings.error(
+            "config-invalid",
+            f"num_hidden_layers is {count!r}, want a number of layers",
+            file="config.json",
+            advice="correct config.json: without it nothing tells whether layers are missing",
+        )
+        return
     found = {int(m[1]) for name in modules if not _VISION.search(name) and (m := re.search(r"(?:^|\.)layers\.(\d+)\.", name))}
     if isinstance(count, int) and found:
         absent = count - len({i for i in found if i < count})
@@ -243,6 +252,7 @@ def _check_experts(checkpoint: Checkpoint, family: Family, layers: Sequence[Stan
                 file="config.json",
                 advice="correct config.json, or export the checkpoint with all its experts",
             )
+        _check_router(checkpoint, prefix, count, findings)
         if prefix in stacked:
             continue
         names = expert_names(family, {leaf for leaves in by_expert.values() for leaf in leaves})
@@ -262,6 +272,24 @@ def _check_experts(checkpoint: Checkpoint, family: Family, layers: Sequence[Stan
                     file="config.json",
                     advice="the checkpoint is incomplete: download it again or export it again",
                 )
+
+
+ROUTERS = ("gate", "router")  # beside `experts`: a row for each
+
+
+def _check_router(checkpoint: Checkpoint, prefix: str, count: int, findings: Findings) -> None:
+    """The router has a row for every expert: with fewer some are never asked, with more tokens go nowhere."""
+    for leaf in ROUTERS:
+        view = checkpoint.tensors.get(f"{prefix.removesuffix('experts')}{leaf}.weight")
+        if view is not None and len(view.shape) == 2 and view.dtype in ("F16", "BF16", "F32") and view.shape[0] != count:
+            findings.error(
+                "router-shape",
+                f"{view.name} has {view.shape[0]} rows, {prefix} holds {count} experts",
+                layer=prefix,
+                tensor=view.name,
+                file=view.file.name,
+                advice="rows were lost, or the router is another layer's; export the checkpoint again",
+            )
 
 
 def _gap(want: int, have: int) -> str:

@@ -209,3 +209,16 @@ def test_experts_attention_and_router_of_gpt_oss_have_biases() -> None:
     assert gpt_oss_gaps({**GPT_OSS, "attention_bias": False}, *others) == []
     for name in [*others, *attention]:
         assert gpt_oss_gaps(GPT_OSS, *({*others, *attention} - {name})) == [name]
+
+
+@pytest.mark.parametrize("leaf", ["gate", "router"])
+def test_rule_router_shape(leaf: str) -> None:
+    name = f"model.layers.0.mlp.{leaf}.weight"
+    assert found(experts(Memory()), MOE, plain={name: (3, 128)}) == []
+    (f,) = found(experts(Memory()), MOE, plain={name: (2, 128)})
+    assert (f.severity, f.code, f.tensor) == ("error", "router-shape", name) and "2 rows" in f.message
+
+
+@pytest.mark.parametrize("count", [0, -1, "two", 1.5, True])
+def test_a_number_of_layers_that_is_none_is_refused(count: object) -> None:
+    assert [f.code for f in found(decoder(Memory()), {**CONFIG, "num_hidden_layers": count})] == ["config-invalid"]
