@@ -239,9 +239,9 @@ def padded_words(groups: int, group: int) -> int:
 
 
 def _groups_used(d: Draft, suffix: str, gemv: bool) -> int:
-    """Groups up to the last one with a scale that is not 0; what follows is padding."""
+    """Groups up to the last one in which most rows have a scale that is not 0; what follows is padding, with damage here and there."""
     scales = np.asarray(d.source.read(d.module.tensors[suffix])).astype(np.float32)
-    filled = np.flatnonzero(scales.any(axis=0 if gemv else 1))
+    filled = np.flatnonzero((scales != 0).mean(axis=0 if gemv else 1) >= 0.5)
     return int(filled[-1]) + 1 if filled.size else 0
 
 
@@ -254,6 +254,17 @@ def _gemv_group(d: Draft, mine: Declared, suffix: str, k: int, width: int, words
         return k % group == 0 and (8 * padded_words(count, group) == width or (not words and count == width))
 
     candidates = [declared] if declared and fits(declared) else [g for g in dict.fromkeys((32, 64, 128, k)) if g <= k and fits(g)]
+    if candidates == [declared] and declared and not d.source.headers_only:
+        # padding makes one width of many numbers of groups: only the scales themselves prove the declared one
+        used = _groups_used(d, suffix, gemv=words)
+        if used and used != k // declared:
+            d.error(
+                "awq-gemv-groups",
+                f"{suffix} holds the scales of {used} groups, K {k} in groups of {mine.group} as {mine.file} says has {k // declared}",
+                suffix,
+                advice="put the right group_size into the config, or export the layer again",
+            )
+            return None
     if len(candidates) > 1 and not d.source.headers_only:
         used = _groups_used(d, suffix, gemv=words)
         candidates = [g for g in candidates if k // g == used]

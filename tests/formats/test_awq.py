@@ -108,3 +108,15 @@ def test_by_headers_alone_awq_is_read_as_declared(tmp_path: Path) -> None:
     got = read(path, headers_only=True)
     assert got.layers[MODULE].form.zero_point == "int"
     assert got.findings.errors == ()
+
+
+@pytest.mark.parametrize("said", [32, 64, 128, 256, -1])
+@pytest.mark.parametrize("kind", ["gemv", "gemv_fast"])
+def test_a_group_size_whose_padding_has_the_same_width_is_never_believed(tmp_path: Path, kind: str, said: int) -> None:
+    """8 scales a row, of which K / 128 = 2 are real: any number of groups up to 8 would fit the shape."""
+    m = matrix(k=256, groups=2, sym=False)
+    got = reading_of(tmp_path, modules(up_proj=(gemv if kind == "gemv" else fast)(m, 1)), {**AWQ, "version": kind, "group_size": said})
+    if got.layers:
+        got.holds(m)
+    else:
+        assert "awq-gemv-groups" in [f.code for f in got.findings]
