@@ -138,7 +138,8 @@ class Draft:
         return self.take(suffix, *dtypes)
 
     def check(self, what: str, view: TensorView, params: tuple[int, ...] = (), other: TensorView | None = None) -> None:
-        self.checks.append(Check(what=what, view=view, layer=self.module.name, params=params, other=other))
+        if not self.source.headers_only:  # nobody would run it
+            self.checks.append(Check(what=what, view=view, layer=self.module.name, params=params, other=other))
 
     def bias(self, n: int, experts: int | None, suffix: str = "bias") -> None:
         """`bias` [n], also stored as [1, n] or [n, 1] (formats.md 12 row 58)."""
