@@ -40,16 +40,50 @@ struct Found {
   u64 compared, wrong, first;
 };
 
-// The code of (n, k) as it is to be placed.
+// A row's or a column's share of the positions. A thread reads that of its own line once; that of the other axis is the same for a warp.
 template <int B>
-HC_FN u32 wanted_code(const Walk<B>& w, i64 n, i64 k) {
-  u32 code = 0;
+struct Line {
+  i64 source[B], target[B], slot, aux;
+};
+
+template <int B>
+HC_FN Line<B> row_line(const Walk<B>& w, i64 n) {
+  Line<B> line;
 #pragma unroll
   for (int i = 0; i < B; i++) {
-    const i64 at = w.source_rows[n * B + i] + w.source_columns[k * B + i];
-    code |= (w.source[at >> 3] >> (at & 7) & 1u) << i;
+    line.source[i] = w.source_rows[n * B + i];
+    line.target[i] = w.target_rows[n * B + i];
   }
-  const u32 aux = w.aux ? w.aux[n * w.aux_pitch + w.aux_columns[k]] : 0u;
+  line.slot = w.row_slot[n];
+  line.aux = n * w.aux_pitch;
+  return line;
+}
+
+template <int B>
+HC_FN Line<B> column_line(const Walk<B>& w, i64 k) {
+  Line<B> line;
+#pragma unroll
+  for (int i = 0; i < B; i++) {
+    line.source[i] = w.source_columns[k * B + i];
+    line.target[i] = w.target_columns[k * B + i];
+  }
+  line.slot = w.column_slot[k];
+  line.aux = w.aux ? w.aux_columns[k] : 0;
+  return line;
+}
+
+// The code of (n, k) as it is to be placed. Bits that lie in one byte are read at once.
+template <int B>
+HC_FN u32 wanted_code(const Walk<B>& w, const Line<B>& n, const Line<B>& k) {
+  i64 held = -1;
+  u32 byte = 0, code = 0;
+#pragma unroll
+  for (int i = 0; i < B; i++) {
+    const i64 at = n.source[i] + k.source[i];
+    if (at >> 3 != held) byte = w.source[held = at >> 3];
+    code |= (byte >> (at & 7) & 1u) << i;
+  }
+  const u32 aux = w.aux ? w.aux[n.aux + k.aux] : 0u;
   return w.table[aux << B | code];
 }
 
@@ -62,16 +96,16 @@ HC_FN void or_into(u32* word, u32 bits) {
 #endif
 }
 
+// Bits that go to one word go there at once.
 template <int B>
-HC_FN void place_code(const Walk<B>& w, i64 n, i64 k) {
+HC_FN void place_code(const Walk<B>& w, const Line<B>& n, const Line<B>& k) {
   const u32 code = wanted_code(w, n, k);
-  const i64* jump = w.jump + (w.row_slot[n] + w.column_slot[k]) * B;
-  // Bits that go to one word go there at once
+  const i64* jump = w.jump + (n.slot + k.slot) * B;
   i64 word = -1;
   u32 bits = 0;
 #pragma unroll
   for (int i = 0; i < B; i++) {
-    const i64 at = w.target_rows[n * B + i] + w.target_columns[k * B + i] + jump[i];
+    const i64 at = n.target[i] + k.target[i] + jump[i];
     if (at >> 5 != word) {
       if (bits) or_into(w.words + word, bits);
       word = at >> 5;
@@ -82,39 +116,48 @@ HC_FN void place_code(const Walk<B>& w, i64 n, i64 k) {
   if (bits) or_into(w.words + word, bits);
 }
 
+// number: of the code in its block.
 template <int B>
-HC_FN void compare_code(const Walk<B>& w, i64 n, i64 k, Found& found) {
+HC_FN void compare_code(const Walk<B>& w, const Line<B>& n, const Line<B>& k, u64 number, Found& found) {
   const u32 want = wanted_code(w, n, k);
-  const i64* jump = w.jump + (w.row_slot[n] + w.column_slot[k]) * B;
-  u32 have = 0;
+  const i64* jump = w.jump + (n.slot + k.slot) * B;
+  i64 held = -1;
+  u32 word = 0, have = 0;
 #pragma unroll
   for (int i = 0; i < B; i++) {
-    const i64 at = w.target_rows[n * B + i] + w.target_columns[k * B + i] + jump[i];
-    have |= (w.words[at >> 5] >> (at & 31) & 1u) << i;
+    const i64 at = n.target[i] + k.target[i] + jump[i];
+    if (at >> 5 != held) word = w.words[held = at >> 5];
+    have |= (word >> (at & 31) & 1u) << i;
   }
   found.compared++;
   if (have == want) return;
   found.wrong++;
-  const u64 first = ~(u64(n * w.columns + k) << 16 | have << 8 | want);
+  const u64 first = ~(number << 16 | have << 8 | want);
   if (first > found.first) found.first = first;
 }
 
 // Every `step`-th code from `slow` on in one row or column. along_n: `fast` is the row, else the column; neighbours read neighbouring words.
-template <int B, class Do>
-HC_FN void strip(const Walk<B>& w, bool along_n, i64 fast, i64 slow, i64 step, Do&& visit) {
+// visit(row, column, number of the code)
+template <int B, class Visit>
+HC_FN void strip(const Walk<B>& w, bool along_n, i64 fast, i64 slow, i64 step, Visit&& visit) {
   if (fast >= (along_n ? w.rows : w.columns)) return;
-  for (; slow < (along_n ? w.columns : w.rows); slow += step) visit(along_n ? fast : slow, along_n ? slow : fast);
+  const Line<B> mine = along_n ? row_line(w, fast) : column_line(w, fast);
+  if (along_n) {
+    for (i64 k = slow; k < w.columns; k += step) visit(mine, column_line(w, k), u64(fast * w.columns + k));
+  } else {
+    for (i64 n = slow; n < w.rows; n += step) visit(row_line(w, n), mine, u64(n * w.columns + fast));
+  }
 }
 
 template <int B>
 HC_FN void pack_strip(const Walk<B>& w, bool along_n, i64 fast, i64 slow, i64 step) {
-  strip(w, along_n, fast, slow, step, [&](i64 n, i64 k) { place_code(w, n, k); });
+  strip(w, along_n, fast, slow, step, [&](const Line<B>& n, const Line<B>& k, u64) { place_code(w, n, k); });
 }
 
 template <int B>
 HC_FN Found prove_strip(const Walk<B>& w, bool along_n, i64 fast, i64 slow, i64 step) {
   Found found = {0, 0, 0};
-  strip(w, along_n, fast, slow, step, [&](i64 n, i64 k) { compare_code(w, n, k, found); });
+  strip(w, along_n, fast, slow, step, [&](const Line<B>& n, const Line<B>& k, u64 number) { compare_code(w, n, k, number, found); });
   return found;
 }
 

@@ -71,7 +71,7 @@ class Room:
 
 @dataclass(slots=True)
 class Device:
-    """One GPU. `sm`: 10 * major + minor.  index: its number, None for the current one."""
+    """One GPU. `sm`: 10 * major + minor.  index: its number; None: whichever is current in a thread."""
 
     cupy: Any
     sm: int
@@ -155,7 +155,8 @@ def open_device(cache: KernelCache | None = None, shipped: dict[str, Path] | Non
     count = int(cupy.cuda.runtime.getDeviceCount())
     if index is not None and index >= count:
         raise NoDevice(f"there is no GPU {index}, {count} are seen", "--device cuda takes the current one; nvidia-smi -L names them all")
-    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id if index is None else index)
+    index = int(cupy.cuda.Device().id) if index is None else index
+    properties = cupy.cuda.runtime.getDeviceProperties(index)
     sm = int(properties["major"]) * 10 + int(properties["minor"])
     if sm < MIN_SM:
         raise NoDevice(f"sm_{sm} has no kernels", f"a GPU of sm_{MIN_SM} or newer is needed")
