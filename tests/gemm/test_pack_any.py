@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from emulated_gpu import EmulatedGpu, compiled
+from emulated_gpu import EmulatedGpu, EmulatedQueue, compiled
 from emulation import COMPILER
 from needs import needs_nvrtc
 
@@ -19,9 +20,10 @@ from humming_convert.demo.run import STAGES
 from humming_convert.demo.samples import DECODERS, all_samples
 from humming_convert.gemm import device as gemm_device
 from humming_convert.gemm import pack_any
+from humming_convert.gemm.cache import KernelCache
 from humming_convert.gemm.nvrtc import compile_cubin
 from humming_convert.gemm.pack_any import FOUND, Block, DeviceFailed, GpuPackers, mismatch, source_of
-from humming_convert.gemm.source import struct
+from humming_convert.gemm.source import KernelSource, struct
 from humming_convert.layouts.recipe import WeightRecipe
 from humming_convert.proof import stream
 from humming_convert.proof.failed import ProofFailed
@@ -158,12 +160,62 @@ def test_kernels_are_checked_with_known_values_and_wrong_ones_are_not_used(bits:
         GpuPackers(gpu).packer().prepare(bits)
 
 
+class CupyStream:
+    ptr = 7
+
+    def __init__(self, non_blocking: bool) -> None:
+        assert non_blocking
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+@needs_compiler
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_copies_and_launches_are_asked_of_cupy(bits: int, library: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device's own code, with a CuPy whose GPU is this processor."""
+
+    def room(nbytes: int) -> Any:
+        memory = np.full(nbytes + 8, 0xA5, np.uint8)
+        return SimpleNamespace(ptr=gemm_device.address(memory), memory=memory)
+
+    def kernel(self: gemm_device.Device, source: KernelSource) -> Callable[..., None]:
+        def launch(grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
+            emulated = EmulatedQueue(EmulatedGpu(tmp_path, library), late=False)
+            emulated.launch(source, grid, block[0], arguments)
+
+        return launch
+
+    runtime = SimpleNamespace(
+        memcpyHostToDevice=1,
+        memcpyDeviceToHost=2,
+        memcpyAsync=lambda to, at, nbytes, kind, stream: ctypes.memmove(to, at, nbytes),
+        memsetAsync=lambda at, value, nbytes, stream: ctypes.memset(at, value, nbytes),
+    )
+    used: list[int] = []
+    of_number = lambda i: SimpleNamespace(use=lambda: used.append(i))  # noqa: E731
+    cuda = SimpleNamespace(runtime=runtime, alloc=room, alloc_pinned_memory=bytearray, Stream=CupyStream, Device=of_number)
+    monkeypatch.setattr(gemm_device.Device, "function", kernel)
+    device = gemm_device.Device(SimpleNamespace(cuda=cuda), 90, "this processor", KernelCache(tmp_path), index=1)
+    packer = GpuPackers(device).packer()
+    packer.prepare(bits)
+    assert used == [1]
+    assert packer.empty(5).nbytes == 5 and packer.empty(0).nbytes == 0
+
+
 # ------------------------------------------------------------------ conversions
 def files(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
 
 
 @needs_compiler
+@pytest.mark.parametrize("gpu", [(True,)], indirect=True, ids=["late"])
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_device_writes_the_bytes_of_the_cpu(name: str, used: EmulatedGpu, tmp_path: Path) -> None:
     model = SAMPLES[name].write(tmp_path)
