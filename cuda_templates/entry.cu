@@ -5,6 +5,8 @@
 #define HC_FAMILY_mma_any 1
 #define HC_FAMILY_quantize_any 2
 #define HC_FAMILY_product_f64 3
+#define HC_FAMILY_pack_any 4
+#define HC_FAMILY_prove_any 5
 #include "generated.cuh"
 
 #if HC_FAMILY == HC_FAMILY_mma_any
@@ -25,6 +27,22 @@ extern "C" __global__ void __launch_bounds__(Tuning::threads)
 extern "C" __global__ void __launch_bounds__(256)
     product_f64(const double* x, const double* w, double* y, double* magnitude, int m, int n, int k) {
   hc::product_f64(x, w, y, magnitude, m, n, k);
+}
+#elif HC_FAMILY == HC_FAMILY_pack_any
+#include "pack_any.cuh"
+extern "C" __global__ void __launch_bounds__(256)
+    pack_any(const hc::u8* source, hc::u32* words, const hc::u8* aux, hc::i64 aux_pitch, const hc::i64* tables, hc::i64 rows, hc::i64 columns,
+             hc::i64 slots, int along_n) {
+  const hc::Walk<Layer::bits> walk(source, words, aux, aux_pitch, tables, rows, columns, slots);
+  hc::pack_strip(walk, along_n, hc::i64(blockIdx.x) * blockDim.x + threadIdx.x, blockIdx.y, gridDim.y);
+}
+#elif HC_FAMILY == HC_FAMILY_prove_any
+#include "pack_any.cuh"
+extern "C" __global__ void __launch_bounds__(256)
+    prove_any(const hc::u8* source, hc::u32* words, const hc::u8* aux, hc::i64 aux_pitch, const hc::i64* tables, hc::i64 rows, hc::i64 columns,
+              hc::i64 slots, int along_n, hc::Found* result) {
+  const hc::Walk<Layer::bits> walk(source, words, aux, aux_pitch, tables, rows, columns, slots);
+  hc::prove_any(walk, along_n, result);
 }
 #else
 #error "HC_FAMILY names no kernel family"

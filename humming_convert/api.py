@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from humming_convert.plan.inspect import Inspection
     from humming_convert.plan.types import Plan, Request
     from humming_convert.proof.recheck import Recheck
+    from humming_convert.proof.stream import Packers
     from humming_convert.proof.verify import Verification
 
 __all__ = [
@@ -237,7 +238,7 @@ def default_name(plan: Plan) -> str:
 
 def make_how(options: Mapping[str, Any]) -> How:
     """How from plain options (names of `convert`). UsageError where they make no sense."""
-    from humming_convert.engine.how import How, Part
+    from humming_convert.engine.how import How, Part, gpu_of
 
     o = dict(options)
     part, memory = o.pop("split", None), o.pop("max_memory", None)
@@ -245,6 +246,12 @@ def make_how(options: Mapping[str, Any]) -> How:
         cut = Part.parse(part) if part is not None else None
     except ValueError as error:
         raise UsageError(f"--split: {error}") from None
+    try:
+        gpu_of(o.get("device", "cpu"))
+    except ValueError as error:
+        raise UsageError(f"--device: {error}") from None
+    if o.get("engine") == "ray" and o.get("device", "cpu") != "cpu":
+        raise UsageError("--device cuda packs on the GPU of this machine, tasks of --engine ray run on others; take one")
     if cut is not None and o.get("engine") == "ray":
         raise UsageError("--split and --engine ray are two ways to use many machines; take one")
     if cut is not None and o.get("overwrite"):
@@ -252,11 +259,22 @@ def make_how(options: Mapping[str, Any]) -> How:
     return How(part=cut, max_memory=parse_size(str(memory), "--max-memory") if memory is not None else None, **o)
 
 
+def open_device(how: How) -> Packers | None:
+    """What packs where `how.device` is no CPU; None where it is. gemm.device.NoDevice says what is missing and how to mend it."""
+    from humming_convert.engine.how import gpu_of
+
+    if how.device == "cpu":
+        return None
+    from humming_convert.gemm.pack_any import open_packers
+
+    return open_packers(gpu_of(how.device))
+
+
 def convert(plan: Plan, *, out: str | Path | None = None, progress: Progress | None = None, **how: Any) -> Result:
     """Writes what the plan says. out: default_name(plan) in the working directory. Returns the manifest and what was measured.
 
     how: fields of engine.how.How; `split` as `i/n`, `max_memory` as a size.
-    Raises engine.run.CheckFailed if a proof fails, engine.folder.Occupied if `out` is foreign, OSError as the system gives it.
+    Raises gemm.device.NoDevice if there is no such GPU, engine.run.CheckFailed if a proof fails, engine.folder.Occupied if `out` is foreign, OSError as the system gives it.
     """
     return convert_all([(plan, Path(out) if out is not None else Path(default_name(plan)))], progress=progress, **how)[0]
 
@@ -265,7 +283,9 @@ def convert_all(wanted: Sequence[tuple[Plan, str | Path]], *, progress: Progress
     """Writes several plans of one source, each to its folder, from one reading. As `convert`."""
     from humming_convert.engine.run import run_all
 
-    return run_all([(plan, Path(out)) for plan, out in wanted], progress=progress, how=make_how(how))
+    carried_out = make_how(how)
+    packers = open_device(carried_out)
+    return run_all([(plan, Path(out)) for plan, out in wanted], progress=progress, how=carried_out, packers=packers)
 
 
 def merge(out: str | Path, *, source: str | Path | None = None, overwrite: bool = False) -> Result:

@@ -21,6 +21,7 @@ def _convert(
     jobs: o.Jobs = None,
     max_memory: o.MaxMemory = None,
     io: o.IoOption = None,
+    device: o.DeviceOption = "cpu",
     engine: o.EngineOption = o.Engine.local,
     address: o.Address = None,
     split: o.Split = None,
@@ -39,6 +40,7 @@ def _convert(
         "jobs": jobs,
         "max_memory": max_memory,
         "io": o.io_of(io, "read"),
+        "device": device,
         "engine": engine.value,
         "address": address,
         "split": split,
@@ -46,7 +48,7 @@ def _convert(
         "overwrite": overwrite,
         "fresh": fresh,
     }
-    api.make_how(how)  # what is wrong with it is said before the source is read
+    api.open_device(api.make_how(how))  # what is wrong with it is said before the source is read
     started = since_start()
     targets = request.pop("target") or [None]
     plans = api.plans(model, targets, io=o.io_of(io, "mmap"), **request)

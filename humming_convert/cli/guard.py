@@ -111,6 +111,8 @@ def _known(error: Exception) -> tuple[int, str, str]:
         "NoSpace": (exits.ENVIRONMENT, "no-space"),
         "PartsMissing": (exits.ENVIRONMENT, "parts-missing"),
         "MissingExtra": (exits.ENVIRONMENT, "missing-extra"),
+        "NoDevice": (exits.ENVIRONMENT, "no-gpu"),
+        "CompileError": (exits.ENVIRONMENT, "no-gpu"),
     }
     for cls in type(error).__mro__:
         if cls.__name__ in names and cls.__module__.startswith("humming_convert."):

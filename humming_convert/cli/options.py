@@ -183,6 +183,9 @@ IoOption = Annotated[
     Io | None,
     typer.Option("--io", help="How source files are read. [default: what is faster for each step]", rich_help_panel=_RUN),
 ]
+DeviceOption = Annotated[
+    str, typer.Option("--device", metavar="cpu|cuda[:I]", help="What packs the weights; the bytes are the same.", rich_help_panel=_RUN)
+]
 MaxMemory = Annotated[
     str | None, typer.Option("--max-memory", metavar="SIZE", help="Private memory of all workers together.", rich_help_panel=_RUN)
 ]

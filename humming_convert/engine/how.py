@@ -27,6 +27,14 @@ class Part:
         return f"{self.number}of{self.of}"
 
 
+def gpu_of(device: str) -> int | None:
+    """The number of `cuda:1`; None of `cuda` (the current one) and of `cpu`. ValueError otherwise."""
+    m = re.fullmatch(r"cpu|cuda(?::(\d+))?", device)
+    if m is None:
+        raise ValueError(f"{device} is not cpu, cuda or a GPU by its number, such as cuda:1")
+    return int(m[1]) if m[1] else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How:
     """jobs: workers, None: all cores.  max_memory: private bytes of all workers.  io: how source files are read by the workers.
@@ -34,6 +42,7 @@ class How:
     overwrite: replace a finished or foreign folder.  fresh: discard what an interrupted run left.
     link_common: files that several targets share are hard links, where they cannot be shared by blocks.
     part: of a split run, None: all of it.  address: of a Ray cluster, None: one on this machine.
+    device: what packs, `cpu`, `cuda` or `cuda:1`.
     """
 
     jobs: int | None = None
@@ -45,3 +54,4 @@ class How:
     engine: Literal["local", "ray"] = "local"
     address: str | None = None
     part: Part | None = None
+    device: str = "cpu"

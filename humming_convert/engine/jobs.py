@@ -93,7 +93,7 @@ def write_file(job: FileJob, begun: FileDone | None, worker: Worker, counter: Co
             worker.check()
             if _end(item) <= begun.upto:
                 continue
-            with budget.take(need(item), worker.check):
+            with budget.take(need(item, 1 if worker.packer is None else 2), worker.check):
                 _write_item(item, writer, worker, counter, piece)
                 worker.arena.trim(budget.kept)
             if writer.upto - start >= PIECE and writer.upto < file.nbytes:

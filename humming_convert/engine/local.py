@@ -21,6 +21,7 @@ from humming_convert.engine.output import BLOCK, OutputWriter
 from humming_convert.engine.pack import Worker
 from humming_convert.engine.progress import Counter
 from humming_convert.plan.types import PlainTensor
+from humming_convert.proof.stream import Packers
 
 FICLONE = 0x40049409  # ioctl(2): a file shares the blocks of another, copied when one of them is written
 
@@ -37,13 +38,14 @@ class Task:
 
 @dataclass(slots=True, kw_only=True)
 class Pool:
-    """What the workers of a run have in common."""
+    """What the workers of a run have in common. packers: a GPU that they share; None: they pack themselves."""
 
     jobs: int
     io: Literal["mmap", "read"]
     budget: Budget
     counter: Counter
     link: bool = False
+    packers: Packers | None = None
 
 
 def grouped(tasks: Sequence[Task]) -> list[list[Task]]:
@@ -65,7 +67,7 @@ def run_local(groups: Sequence[Sequence[Task]], pool: Pool) -> dict[str, float]:
 
     def work(group: Sequence[Task]) -> None:
         if not hasattr(local, "worker"):
-            local.worker = Worker.make(pool.io, stop)
+            local.worker = Worker.make(pool.io, stop, pool.packers)
             workers.append(local.worker)
         first, done = group[0], FileDone(0, "")
         for task in group:

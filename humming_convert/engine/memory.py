@@ -26,8 +26,8 @@ SHARE = 0.8  # of a cgroup's limit: its page cache and other processes want some
 __all__ = ["Budget", "allowed", "limit_of_cgroup", "need", "private_bytes"]
 
 
-def need(item: PlannedLayer | PlainTensor) -> int:
-    """Private bytes that writing one item takes at most, about."""
+def need(item: PlannedLayer | PlainTensor, windows: int = 1) -> int:
+    """Private bytes that writing one item takes at most, about. windows: how many are under way at once."""
     if isinstance(item, PlainTensor):
         if isinstance(item.expr, Stored):
             return WINDOWS
@@ -41,7 +41,7 @@ def need(item: PlannedLayer | PlainTensor) -> int:
     small += sum(t.nbytes for role, t in item.outputs.items() if role != "weight")
     if item.recipe is not None and streams(item.recipe, weight):
         # a window of a packing whose rows are long needs the whole part (proof/stream.py)
-        return WINDOWS + SMALL * small + sum(b.n * b.k * b.bits // 8 for _, b in weight.of_expert(0))
+        return windows * WINDOWS + SMALL * small + sum(b.n * b.k * b.bits // 8 for _, b in weight.of_expert(0))
     return SMALL * small + weight.n * weight.k * REFERENCE
 
 
@@ -49,9 +49,10 @@ def fused_bytes(item: PlannedLayer | PlainTensor) -> int:
     return sum(t.nbytes for t in item.outputs.values()) if isinstance(item, PlannedLayer) else item.output.nbytes
 
 
-def allowed(items: list[PlannedLayer | PlainTensor], asked: int | None, limit: int | None, base: int) -> int:
-    """Bytes that workers may take together. asked: `--max-memory`; limit: of the cgroup; base: what the process has already."""
-    most = asked if asked is not None else ALLOWED + max(map(fused_bytes, items), default=0)
+def allowed(items: list[PlannedLayer | PlainTensor], asked: int | None, limit: int | None, base: int, driver: int = 0) -> int:
+    """Bytes that workers may take together. asked: `--max-memory`; limit: of the cgroup; base: what the process has already;
+    driver: what a GPU's driver has of that, which only the cgroup counts."""
+    most = driver + (asked if asked is not None else ALLOWED + max(map(fused_bytes, items), default=0))
     if limit is not None:
         most = min(most, int(limit * SHARE))
     return max(most - base, 0)

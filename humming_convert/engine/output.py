@@ -6,6 +6,7 @@ No mapped writes: a full disk is an OSError, not a signal (architecture.md 6).
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +85,24 @@ def read_into(fd: int, data: memoryview, offset: int, path: Path) -> None:
             piece, offset = piece[done:], offset + done
 
 
+def pageable(nbytes: int) -> NDArray[np.uint8]:
+    """Memory as the system gives it."""
+    return np.empty(nbytes, np.uint8)
+
+
 class Arena:
     """Private buffers that one worker uses again and again, so that pages are faulted in once. Slots grow; `trim` lets large ones go."""
 
-    def __init__(self) -> None:
+    def __init__(self, empty: Callable[[int], NDArray[np.uint8]] = pageable) -> None:
         self._slots: dict[str, NDArray[np.uint8]] = {}
+        self._empty = empty
 
     def take(self, slot: str, nbytes: int) -> NDArray[np.uint8]:
         """A buffer of nbytes; whatever the slot held is gone."""
         held = self._slots.get(slot)
         if held is None or held.nbytes < nbytes:
             self._slots.pop(slot, None)
-            held = self._slots[slot] = np.empty(nbytes, np.uint8)
+            held = self._slots[slot] = self._empty(nbytes)
         return held[:nbytes]
 
     def trim(self, nbytes: int) -> None:

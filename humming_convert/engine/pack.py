@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from humming_convert.plan.types import PlainTensor, PlannedLayer, PlannedTensor
 from humming_convert.proof.failed import ProofFailed
 from humming_convert.proof.roundtrip import prove_standard_weight, prove_weight
 from humming_convert.proof.small import prove_small
-from humming_convert.proof.stream import ExpertStream, scale_pass, streams
+from humming_convert.proof.stream import ExpertStream, Packer, Packers, scale_pass, streams
 from humming_convert.standard.expr import Context, Stored, Weight
 from humming_convert.standard.lossy import Meter
 
@@ -68,19 +68,24 @@ class Clock:
 
 @dataclass(slots=True)
 class Worker:
-    """What one worker owns: a way to read, buffers, and the signal to stop. `mapped`: source files are mapped, not read."""
+    """What one worker owns: a way to read, buffers, and the signal to stop. `mapped`: source files are mapped, not read.
+
+    packer: packs and proves in place of this processor; it is given words that were read into its own kind of memory."""
 
     read: Read
     files: Pread
     arena: Arena
     stop: threading.Event
     mapped: bool = False
+    packer: Packer | None = None
     clock: Clock = field(default_factory=Clock)
 
     @classmethod
-    def make(cls, io: Literal["mmap", "read"], stop: threading.Event) -> Worker:
-        files = Pread()
-        return cls(read=reader("mmap") if io == "mmap" else files, files=files, arena=Arena(), stop=stop, mapped=io == "mmap")
+    def make(cls, io: Literal["mmap", "read"], stop: threading.Event, packers: Packers | None = None) -> Worker:
+        files, packer = Pread(), packers.packer() if packers is not None else None
+        read = reader("mmap") if io == "mmap" else files
+        arena = Arena(packer.empty) if packer is not None else Arena()
+        return cls(read=read, files=files, arena=arena, stop=stop, mapped=io == "mmap" and packer is None, packer=packer)
 
     def fetch(self, slot: int, view: TensorView) -> NDArray[Any]:
         """A stored tensor, or part of one, in this worker's own memory (the slot's last one is overwritten) or in the mapped file."""
@@ -159,7 +164,8 @@ def _write_packed_weight(
     for expert in range(weight.experts or 1):
         mine, at = aux.of_expert(expert), tensor.offset + expert * step
         if compiled:
-            _stream(ExpertStream(planned, recipe.weight, weight, expert, mine, worker.fetch), writer, at, digest, worker)
+            stream = ExpertStream if worker.packer is None else worker.packer.stream
+            _stream(stream(planned, recipe.weight, weight, expert, mine, worker.fetch), writer, at, digest, worker)
         else:
             worker.check()
             with worker.clock.phase("pack"):
@@ -182,22 +188,23 @@ def _stream(stream: ExpertStream, writer: OutputWriter, at: int, digest: Any, wo
     """One expert window by window: pack, write, read back through the file, digest, prove, while all of it is in the cache."""
     clock = worker.clock
     clock.start()
-    for step in stream.steps():
-        worker.check()
-        words = worker.arena.take("packed", 4 * step.window.words).view(np.uint32)
-        raw, offset = as_bytes(words), at + 4 * step.window.first
-        clock.add("read")
-        stream.pack(step, words)
-        clock.add("pack")
-        for start in range(0, len(raw), PIECE):
-            piece = raw[start : start + PIECE]
-            writer.write(piece, offset + start)
-            clock.add("write")
-            writer.read_back(piece, offset + start)
-            digest.update(piece)
+    with closing(stream.steps()) as steps:
+        for step in steps:
+            worker.check()
+            words = stream.words(step, worker.arena.take)
+            raw, offset = as_bytes(words), at + 4 * step.window.first
+            clock.add("read")
+            stream.pack(step, words)
+            clock.add("pack")
+            for start in range(0, len(raw), PIECE):
+                piece = raw[start : start + PIECE]
+                writer.write(piece, offset + start)
+                clock.add("write")
+                writer.read_back(piece, offset + start)
+                digest.update(piece)
+                clock.add("prove")
+            stream.prove(step, words)
             clock.add("prove")
-        stream.prove(step, words)
-        clock.add("prove")
     stream.finish()
 
 

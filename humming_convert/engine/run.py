@@ -32,6 +32,7 @@ from humming_convert.manifest.read import read_manifest
 from humming_convert.manifest.versions import versions
 from humming_convert.plan.types import Plan
 from humming_convert.proof.failed import ProofFailed
+from humming_convert.proof.stream import Packers
 
 __all__ = ["CheckFailed", "How", "NoSpace", "Result", "run", "run_all"]
 
@@ -49,12 +50,15 @@ class _Run:
     done: dict[str, FileDone] = field(default_factory=dict)
 
 
-def run(plan: Plan, out: Path, *, progress: Progress | None = None, how: How | None = None) -> Result:
-    """Writes one plan to `out`. Raises Occupied, NoSpace, CheckFailed, ProofFailed, LockHeld, SourceChanged, and what the system says."""
-    return run_all([(plan, out)], progress=progress, how=how)[0]
+def run(plan: Plan, out: Path, *, progress: Progress | None = None, how: How | None = None, packers: Packers | None = None) -> Result:
+    """Writes one plan to `out`. packers: the GPU that `how.device` names, opened. Raises Occupied, NoSpace, CheckFailed, ProofFailed, LockHeld,
+    SourceChanged, and what the system says."""
+    return run_all([(plan, out)], progress=progress, how=how, packers=packers)[0]
 
 
-def run_all(wanted: Sequence[tuple[Plan, Path]], *, progress: Progress | None = None, how: How | None = None) -> list[Result]:
+def run_all(
+    wanted: Sequence[tuple[Plan, Path]], *, progress: Progress | None = None, how: How | None = None, packers: Packers | None = None
+) -> list[Result]:
     """Writes several plans of one source at once, each part of the source for all of them before the next. As `run`."""
     how, begin = how or How(), time.perf_counter()
     if any(plan.totals["open_questions"] for plan, _ in wanted):
@@ -70,7 +74,7 @@ def run_all(wanted: Sequence[tuple[Plan, Path]], *, progress: Progress | None = 
                 runs.append(got)
         if runs:
             with _nothing_wrong_left(runs):
-                seconds = _write(runs, how, progress)
+                seconds = _write(runs, how, progress, packers)
                 wrote = time.perf_counter()
                 for one in runs:
                     results[one.out] = _end(one, how)
@@ -127,7 +131,7 @@ def _nothing_wrong_left(runs: Sequence[_Run]) -> Iterator[None]:
 
 
 # ------------------------------------------------------------------ writing
-def _write(runs: Sequence[_Run], how: How, progress: Progress | None) -> dict[str, float]:
+def _write(runs: Sequence[_Run], how: How, progress: Progress | None, packers: Packers | None) -> dict[str, float]:
     """All files of all runs; the seconds of all workers by phase. The first error stops every worker; finished pieces stay in the journals."""
     counter = Counter(sum(j.file.nbytes for r in runs for j in r.jobs), progress)
     lock = threading.Lock()
@@ -138,7 +142,8 @@ def _write(runs: Sequence[_Run], how: How, progress: Progress | None) -> dict[st
     else:
         tasks.sort(key=lambda t: t.job.source_place)  # what several targets read of the source is read while it is in memory
     items = [item for one in runs for job in one.jobs for item in job.content]
-    total = allowed(items, how.max_memory, limit_of_cgroup(), private_bytes())
+    driver = packers.held if packers is not None else 0
+    total = allowed(items, how.max_memory, limit_of_cgroup(), private_bytes(), driver)
     budget = Budget(total, KEPT if how.max_memory is None else min(KEPT, total // 16))
     try:
         if how.engine == "ray":
@@ -146,7 +151,7 @@ def _write(runs: Sequence[_Run], how: How, progress: Progress | None) -> dict[st
 
             seconds = run_ray(tasks, counter, how, how.jobs or cores())
         else:
-            pool = Pool(jobs=how.jobs or cores(), io=how.io, budget=budget, counter=counter, link=how.link_common)
+            pool = Pool(jobs=how.jobs or cores(), io=how.io, budget=budget, counter=counter, link=how.link_common, packers=packers)
             seconds = run_local(grouped(tasks), pool)
         keeper.finish()
     except Exception:

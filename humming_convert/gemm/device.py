@@ -5,6 +5,7 @@ In: numpy arrays and cubins.  Out: the same from the device.  NoDevice says what
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,14 +31,78 @@ class NoDevice(Exception):
 
 
 @dataclass(slots=True)
+class Queue:
+    """A CUDA stream: copies and kernels one after the other, while the thread that asked for them goes on. Addresses are whole numbers."""
+
+    device: Device
+    stream: Any
+
+    def send(self, to: int, array: NDArray[Any]) -> None:
+        """To the device. The array, contiguous, must stay as it is until `wait`."""
+        self._copy(to, address(array), array.nbytes, self.device.cupy.cuda.runtime.memcpyHostToDevice)
+
+    def bring(self, array: NDArray[Any], at: int) -> None:
+        """From the device; there after `wait`."""
+        self._copy(address(array), at, array.nbytes, self.device.cupy.cuda.runtime.memcpyDeviceToHost)
+
+    def _copy(self, to: int, at: int, nbytes: int, kind: int) -> None:
+        if nbytes:
+            self.device.cupy.cuda.runtime.memcpyAsync(to, at, nbytes, kind, self.stream.ptr)
+
+    def clear(self, at: int, nbytes: int) -> None:
+        self.device.cupy.cuda.runtime.memsetAsync(at, 0, nbytes, self.stream.ptr)
+
+    def launch(self, source: KernelSource, grid: tuple[int, ...], threads: int, arguments: Sequence[Any]) -> None:
+        with self.stream:
+            self.device.launch(source, grid, threads, arguments)
+
+    def wait(self) -> None:
+        self.stream.synchronize()
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Memory of the device. It is free again when nothing holds `memory`."""
+
+    memory: Any
+    address: int
+    nbytes: int
+
+
+@dataclass(slots=True)
 class Device:
-    """One GPU. `sm`: 10 * major + minor."""
+    """One GPU. `sm`: 10 * major + minor.  index: its number; None: whichever is current in a thread."""
 
     cupy: Any
     sm: int
     name: str
     cache: KernelCache
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
+    index: int | None = None
+    _loading: threading.Lock = field(default_factory=threading.Lock)
+
+    def use(self) -> None:
+        """Makes it the device of this thread."""
+        if self.index is not None:
+            self.cupy.cuda.Device(self.index).use()
+
+    def queue(self) -> Queue:
+        return Queue(self, self.cupy.cuda.Stream(non_blocking=True))
+
+    def room(self, nbytes: int) -> Room:
+        memory = self.cupy.cuda.alloc(nbytes)
+        return Room(memory, int(memory.ptr), nbytes)
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Page-locked memory of this machine, which copies need no second buffer for."""
+        out: NDArray[np.uint8] = np.frombuffer(self.cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8)[:nbytes]
+        return out
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What the driver and its memory raise."""
+        cuda = self.cupy.cuda
+        return cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, cuda.memory.OutOfMemoryError
 
     def put(self, array: NDArray[Any]) -> Any:
         """To the device; types that CuPy has no name for go as bits."""
@@ -56,10 +121,12 @@ class Device:
     def function(self, source: KernelSource) -> Any:
         """The kernel, loaded; compiled if no cache has it."""
         key = (source.name, source.generated)
-        if key not in self.functions:
+        with self._loading:
+            if key in self.functions:
+                return self.functions[key]
             module = self.cupy.RawModule(path=str(self.cache.get(source, architecture(self.sm))))
             self.functions[key] = module.get_function(source.name)
-        return self.functions[key]
+            return self.functions[key]
 
     def launch(self, source: KernelSource, grid: tuple[int, ...], threads: int, arguments: Sequence[Any]) -> None:
         """None among the arguments is a null pointer; whole numbers are 32-bit."""
@@ -72,16 +139,25 @@ def bits(x: NDArray[Any]) -> NDArray[Any]:
     return x.view({1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[x.dtype.itemsize])
 
 
-def open_device(cache: KernelCache | None = None, shipped: dict[str, Path] | None = None) -> Device:
-    """The current GPU. NoDevice if there is none that can run the kernels."""
+def address(array: NDArray[Any]) -> int:
+    assert array.flags.c_contiguous, array.strides
+    return int(array.__array_interface__["data"][0])
+
+
+def open_device(cache: KernelCache | None = None, shipped: dict[str, Path] | None = None, index: int | None = None) -> Device:
+    """The current GPU, or the one of that number. NoDevice if there is none that can run the kernels."""
     try:
         import cupy
     except ImportError as error:
         raise NoDevice(f"CuPy is not installed ({error})", CUPY) from None
     if not cupy.cuda.is_available():
         raise NoDevice("CuPy sees no GPU", "install an NVIDIA driver, or run this on the GPU machine; converting needs none")
-    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+    count = int(cupy.cuda.runtime.getDeviceCount())
+    if index is not None and index >= count:
+        raise NoDevice(f"there is no GPU {index}, {count} are seen", "--device cuda takes the current one; nvidia-smi -L names them all")
+    index = int(cupy.cuda.Device().id) if index is None else index
+    properties = cupy.cuda.runtime.getDeviceProperties(index)
     sm = int(properties["major"]) * 10 + int(properties["minor"])
     if sm < MIN_SM:
         raise NoDevice(f"sm_{sm} has no kernels", f"a GPU of sm_{MIN_SM} or newer is needed")
-    return Device(cupy, sm, properties["name"].decode(), cache or KernelCache(shipped=shipped or {}))
+    return Device(cupy, sm, properties["name"].decode(), cache or KernelCache(shipped=shipped or {}), index=index)

@@ -20,7 +20,19 @@ from humming_convert.passes.aux_values import Aux, address, aux_column, aux_grou
 from humming_convert.passes.known import general, tiles
 from humming_convert.passes.machine import Kernel
 from humming_convert.passes.maps import GARBAGE
-from humming_convert.passes.plans import GENERAL_SLOTS, TILE_SLOTS, Box, EdgePlan, Plan, Shape, TilePlan, edge_of, edge_plan, plan_of
+from humming_convert.passes.plans import (
+    EDGE_TABLES,
+    GENERAL_SLOTS,
+    TILE_SLOTS,
+    Box,
+    EdgePlan,
+    Plan,
+    Shape,
+    TilePlan,
+    edge_of,
+    edge_plan,
+    plan_of,
+)
 from humming_convert.passes.positions import BLOCK, Ints, packed_bits, padded_width, place_columns, place_rows, tile_columns
 from humming_convert.passes.route import Purpose
 from humming_convert.passes.routes import way
@@ -202,9 +214,10 @@ class _Where:
     column: int
 
 
-def _run(recipe: WeightRecipe, packing: str, source: Raw, pitch: int, at: _Where, words: Words, aux: AuxValues, first: int) -> _Run:
-    """Checks that all that kernels will touch lies in the arrays."""
-    assert words.dtype == np.uint32 and words.ndim == 1 and words.flags.c_contiguous, (words.dtype, words.shape)
+def _placed(
+    recipe: WeightRecipe, packing: str, pitch: int, at: _Where, words: int, aux: AuxValues, first: int
+) -> tuple[_Fit, int, Aux | None]:
+    """(fit, the word among `words` many from `first` on at which the plan's word 0 lies, aux). Checks that all that kernels will touch is there."""
     held = None
     if wanted(recipe):
         assert aux is not None, f"{recipe.maps} want aux values"
@@ -213,8 +226,14 @@ def _run(recipe: WeightRecipe, packing: str, source: Raw, pitch: int, at: _Where
     shape = None if held is None else (held.values.shape[0], held.values.shape[1])
     fit = _fit(recipe, packing, pitch, at.n, at.k, at.row, at.column, shape, offsets >= GARBAGE, offsets == 0)
     start = fit.start - first
-    assert start + fit.low >= 0 and start + fit.high < len(words), "a word of the block lies outside of the array"
+    assert start + fit.low >= 0 and start + fit.high < words, "a word of the block lies outside of the array"
     assert shape is None or (shape[0] >= at.row + at.n and shape[1] > fit.last_aux), (shape, recipe)
+    return fit, start, held
+
+
+def _run(recipe: WeightRecipe, packing: str, source: Raw, pitch: int, at: _Where, words: Words, aux: AuxValues, first: int) -> _Run:
+    assert words.dtype == np.uint32 and words.ndim == 1 and words.flags.c_contiguous, (words.dtype, words.shape)
+    fit, start, held = _placed(recipe, packing, pitch, at, len(words), aux, first)
     return _Run(fit, source, held, at.row, address(words) + 4 * start)
 
 
@@ -314,6 +333,48 @@ def prove_block(
     box, result = min(found, key=lambda x: (x[0].n0 + x[1][2], x[0].k0 + x[1][3]))
     count = sum(int(x[1][1]) for x in found)
     return Mismatch(row + box.n0 + int(result[2]), column + box.k0 + int(result[3]), int(result[4]), int(result[5]), count)
+
+
+# ---- a block for another processor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """How to go code by code through a block: the tables of the general kernel, for a processor that has its own.
+
+    key: equal for equal tables.  tables: by the names of EDGE_TABLES.  source: the stored bytes, from which `source_*` count.
+    word: of the words at which bit 0 of `target_*` lies; may be negative, no code is there.  aux: first byte of the aux values, row by row
+    `aux_pitch` bytes apart; None where no map looks at them.
+    """
+
+    key: Shape
+    tables: dict[str, NDArray[Any]]
+    source: Raw
+    word: int
+    aux: int | None
+    aux_pitch: int
+
+
+def walk(
+    recipe: WeightRecipe,
+    *,
+    packing: str,
+    stored: Raw,
+    n: int,
+    k: int,
+    row: int,
+    words: int,
+    aux: AuxValues = None,
+    column: int = 0,
+    first: int = 0,
+) -> Walk:
+    """Arguments as in `pack_block`; words: how many there are from `first` on."""
+    raw = _checked(packing, recipe.bits, stored, n, k)
+    fit, start, held = _placed(recipe, packing, raw.strides[0], _Where(n=n, k=k, row=row, column=column), words, aux, first)
+    plan = edge_of(fit.shape, Box(0, n, 0, k))
+    pitch = fit.shape.aux_shape[1]
+    at = None if held is None else row * pitch + fit.aux_column
+    return Walk(key=fit.shape, tables=dict(zip(EDGE_TABLES, plan.tables)), source=raw, word=start, aux=at, aux_pitch=pitch)
 
 
 # ---- codes that no source holds

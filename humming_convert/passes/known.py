@@ -7,6 +7,7 @@ Facts: architecture.md 5.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -202,15 +203,29 @@ def _is_code_bit(route: Route, bit: int) -> bool:
     return not route.slots or bool((_target_positions(route, np.arange(1 << len(route.source))) == bit).any())
 
 
-def general_holds(bits: int, purpose: Purpose, kernel: Kernel) -> bool:
-    """Whether the general kernel moves a small box of random codes from one random set of bits to another, through a random table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownBox:
+    """A small box of random codes that moves from one random set of bits to another, through a random table.
+
+    arrays: of the names of GENERAL, with `source`, `aux` and `table`.  expected: bytes of the target.  codes: [rows, columns] as placed.
+    at: [rows, columns, B] bit numbers in the target.
+    """
+
+    arrays: dict[str, NDArray[Any]]
+    aux_pitch: int
+    expected: Bytes
+    codes: Ints
+    at: Ints
+
+
+def known_box(bits: int) -> KnownBox:
     rng = np.random.default_rng(bits)
     rows, columns = 6, 8
     codes, aux = rng.integers(0, 1 << bits, (rows, columns)), rng.integers(0, 4, (rows, 2)).astype(np.uint8)
     mapped = rng.integers(0, 1 << bits, (256, 1 << bits)).astype(np.uint8)
     aux_columns = np.arange(columns) // 4
     i = np.arange(bits)
-    arrays: dict[str, NDArray[Any]] = {
+    tables: dict[str, NDArray[Any]] = {
         "source_rows": np.arange(rows)[:, None] * (columns * bits) + 0 * i,
         "source_columns": np.arange(columns)[::-1, None] * bits + i[::-1],
         "target_rows": np.arange(rows)[::-1, None] * 64 + 0 * i,
@@ -220,15 +235,22 @@ def general_holds(bits: int, purpose: Purpose, kernel: Kernel) -> bool:
         "jump": np.array([0, 32, 64 * rows, 64 * rows + 32])[:, None] + 0 * i,
         "aux_columns": aux_columns,
     }
-    arrays = {x: np.ascontiguousarray(y, np.int64) for x, y in arrays.items()}
+    arrays: dict[str, NDArray[Any]] = {x: np.ascontiguousarray(y, np.int64) for x, y in tables.items()}
     at = (arrays["source_rows"][:, None] + arrays["source_columns"]).reshape(-1, bits)
     to = arrays["target_rows"][:, None] + arrays["target_columns"] + arrays["jump"][arrays["row_slot"][:, None] + arrays["column_slot"]]
-    source = _laid(codes.reshape(-1), at, rows * columns * bits // 8 + 8)
+    arrays |= {"source": _laid(codes.reshape(-1), at, rows * columns * bits // 8 + 8), "aux": aux, "table": mapped}
     new = mapped[aux[:, aux_columns], codes].astype(np.int64)
-    expected = _laid(new.reshape(-1), to.reshape(-1, bits), 32 * rows)
+    return KnownBox(arrays=arrays, aux_pitch=2, expected=_laid(new.reshape(-1), to.reshape(-1, bits), 32 * rows), codes=new, at=to)
+
+
+def general_holds(bits: int, purpose: Purpose, kernel: Kernel) -> bool:
+    """Whether the general kernel does to a known box what it should."""
+    box = known_box(bits)
+    rows, columns = box.codes.shape
+    expected = box.expected
     written, result = np.zeros_like(expected), np.zeros(8, np.int64)
-    arrays |= {"source": source, "aux": aux, "table": mapped, "result": result, "target": written if purpose == "pack" else expected}
-    values = {x: _address(y) for x, y in arrays.items()} | {"rows": rows, "columns": columns, "aux_pitch": 2}
+    arrays = box.arrays | {"result": result, "target": written if purpose == "pack" else expected}
+    values = {x: _address(y) for x, y in arrays.items()} | {"rows": rows, "columns": columns, "aux_pitch": box.aux_pitch}
     parameters = np.array([values[x] for x in GENERAL], np.int64)
     found = kernel(parameters)
     if purpose == "pack":
@@ -236,7 +258,7 @@ def general_holds(bits: int, purpose: Purpose, kernel: Kernel) -> bool:
     if found or result[0] != rows * columns:
         return False
     n, k = 3, 5
-    bit = int(to[n, k, 0])
+    bit = int(box.at[n, k, 0])
     expected[bit >> 3] ^= 1 << (bit & 7)
     found = kernel(parameters)
-    return found == 1 and result[:6].tolist() == [rows * columns, 1, n, k, int(new[n, k]) ^ 1, int(new[n, k])]
+    return found == 1 and result[:6].tolist() == [rows * columns, 1, n, k, int(box.codes[n, k]) ^ 1, int(box.codes[n, k])]

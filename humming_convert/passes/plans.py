@@ -66,7 +66,7 @@ class TilePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgePlan:
-    """The same for the general kernel."""
+    """The same for the general kernel. tables: of EDGE_TABLES."""
 
     parameters: Ints
     tables: tuple[NDArray[Any], ...]
@@ -80,6 +80,11 @@ class Plan:
     edges: tuple[EdgePlan, ...]
 
 
+EDGE_TABLES = (
+    *("table", "aux_columns", "source_rows", "source_columns"),
+    *("target_rows", "target_columns", "row_slot", "column_slot", "jump"),
+)
+"""Names of an EdgePlan's tables, in order."""
 ADDRESSES = ("source", "target", "aux", "result")  # parameters that differ from call to call
 TILE_SLOTS = tuple(HEAD.index(x) for x in ADDRESSES)
 GENERAL_SLOTS = tuple(GENERAL.index(x) for x in ADDRESSES)
@@ -182,7 +187,7 @@ def edge_plan(s: Shape, box: Box, codes: NDArray[np.uint8] | None = None) -> Edg
         "column_slot": to.column_slot,
         "jump": to.jump,
     }
-    held = {x: np.ascontiguousarray(y) for x, y in tables.items()}
+    held = {x: np.ascontiguousarray(tables[x]) for x in EDGE_TABLES}
     values = {x: address(y) for x, y in held.items()} | {"rows": len(n), "columns": len(k), "aux_pitch": s.aux_shape[1] if with_aux else 0}
     return EdgePlan(parameters=_template(GENERAL, values), tables=tuple(held.values()), box=box, with_aux=with_aux)
 

@@ -8,9 +8,9 @@ Facts: architecture.md 5, 6; passes_cpu.md 3 (windows of 256 KB to 4 MB are equa
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,8 @@ SEED = 0x48554D  # of the sampled places: the same run reads the same places
 Words = NDArray[np.uint32]
 Fetch = Callable[[int, TensorView], NDArray[Any]]
 """(slot, view) -> the view's array. What a slot held before may be overwritten."""
+Take = Callable[[str, int], NDArray[np.uint8]]
+"""(slot, bytes) -> memory. What the slot held is gone."""
 
 
 def streams(recipe: LayerRecipe, weight: Weight) -> bool:
@@ -89,7 +91,7 @@ class ExpertStream:
     def __post_init__(self) -> None:
         self.values = None if self.aux.array is None else passes.Aux(self.aux.array)  # arranged once for all windows
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Generator[Step, None, None]:
         """The windows in the order of the output's bytes; each step's stored words are valid until the next."""
         blocks = self.weight.of_expert(self.expert)
         whole: dict[int, NDArray[Any]] = {}
@@ -131,6 +133,10 @@ class ExpertStream:
             stored = passes.slice_block(block.packing, block.bits, whole[slot], part.n, rows, columns)
         return Part(block, stored, r1 - r0, c1 - c0, row + r0, c0)
 
+    def words(self, step: Step, take: Take) -> Words:
+        """Memory for the window's words."""
+        return take("packed", 4 * step.window.words).view(np.uint32)
+
     def pack(self, step: Step, words: Words) -> None:
         """Fills the window's words."""
         for p in step.parts:
@@ -150,8 +156,21 @@ class ExpertStream:
 
     def prove(self, step: Step, words: Words) -> None:
         """The window's words, as the file holds them, against the source. Raises ProofFailed."""
-        for p in step.parts:
-            bad = passes.prove_block(
+        for p, bad in zip(step.parts, self.differences(step, words), strict=True):
+            if bad is not None:
+                raise ProofFailed(self.planned, "weight", f"{p.block.part}: {bad}")
+            self.compared += p.n * p.k
+        bad = passes.prove_padding(self.recipe, words, self.values, step.window)
+        if bad is not None:
+            raise ProofFailed(self.planned, "weight", f"padding: {bad}")
+        if step.sampled:
+            for p in step.parts:
+                self._prove_places(p, step.window, words)
+
+    def differences(self, step: Step, words: Words) -> Sequence[passes.Mismatch | None]:
+        """For each part of the window, its first code that differs from the source's."""
+        return [
+            passes.prove_block(
                 self.recipe,
                 packing=p.block.packing,
                 stored=p.stored,
@@ -163,15 +182,8 @@ class ExpertStream:
                 aux=self.values,
                 first=step.window.first,
             )
-            if bad is not None:
-                raise ProofFailed(self.planned, "weight", f"{p.block.part}: {bad}")
-            self.compared += p.n * p.k
-        bad = passes.prove_padding(self.recipe, words, self.values, step.window)
-        if bad is not None:
-            raise ProofFailed(self.planned, "weight", f"padding: {bad}")
-        if step.sampled:
-            for p in step.parts:
-                self._prove_places(p, step.window, words)
+            for p in step.parts
+        ]
 
     def finish(self) -> None:
         """Every code was compared: a pass and its proof that skip the same codes must not agree about it (passes_cpu.md 4.7)."""
@@ -200,6 +212,26 @@ class ExpertStream:
             return None if x is None else x[rows][:, column // group if group else 0 :]
 
         return map_codes(some, codes, WeightAux(zero=cut(self.aux.zero), offsets=cut(self.aux.offsets)))
+
+
+class Packer(Protocol):
+    """Another processor, for one worker: streams that it packs and proves, and memory of this machine that it reads best."""
+
+    def empty(self, nbytes: int) -> NDArray[np.uint8]: ...
+
+    def stream(
+        self, planned: PlannedLayer, recipe: WeightRecipe, weight: Weight, expert: int, aux: WeightAux, fetch: Fetch
+    ) -> ExpertStream: ...
+
+
+class Packers(Protocol):
+    """The processor that the workers of a run share. held: private bytes of this process that its driver took."""
+
+    @property
+    def held(self) -> int: ...
+
+    def packer(self) -> Packer:
+        """Called in the thread that will use it."""
 
 
 def some_places(size: int, count: int, seed: int) -> NDArray[np.intp]:

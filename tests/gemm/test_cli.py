@@ -74,3 +74,27 @@ def test_without_a_compiler_building_says_what_to_install(packed: Path) -> None:
     without = "from humming_convert.gemm import nvrtc; nvrtc.folders = lambda: []; "
     done = call("kernels", "build", packed, before=without)
     assert done.returncode == 5 and "pip install" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sample("ct-int8").write(tmp_path_factory.mktemp("model"))
+
+
+def test_converting_on_a_device_without_cupy_names_the_command_that_mends_it(model: Path, tmp_path: Path) -> None:
+    arguments = (model, "--target", "sm90", "--act", "bf16", "--out", tmp_path / "out", "--device", "cuda")
+    done = call(*arguments, "--json", before=HIDDEN)
+    said = document(done)
+    assert (done.returncode, said["status"], said["findings"][0]["code"]) == (5, "environment", "no-gpu")
+    assert "pip install 'cupy" in said["findings"][0]["message"] and "pip install 'cupy" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_converting_on_a_device_that_is_not_there_is_said_before_the_source_is_read(tmp_path: Path) -> None:
+    assert call(tmp_path / "no-model", "--target", "sm90", "--device", "cuda:1", before=HIDDEN).returncode == 5
+
+
+@pytest.mark.parametrize("more", [("gpu",), ("cuda:",), ("cuda:x",), ("cuda", "--engine", "ray")])
+def test_a_device_that_makes_no_sense_is_a_wrong_request(more: tuple[str, ...], model: Path) -> None:
+    done = call(model, "--target", "sm90", "--device", *more)
+    assert done.returncode == 2 and "--device" in done.stderr
