@@ -110,8 +110,6 @@ class _Mapped:
                 raise _unreadable(view.file, e, view.name) from e
             whole = np.frombuffer(opened, np.uint8)
             self._maps[view.file] = opened, whole
-        if hasattr(os, "posix_fadvise"):  # a disk then reads the stretch at once, not page by page as it is looked at
-            os.posix_fadvise(fd, view.offset, view.nbytes, os.POSIX_FADV_WILLNEED)
         self._touched += view.nbytes
         if self._touched > RESIDENT:
             self._touched = view.nbytes

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from humming_convert.plan.types import PlainTensor, PlannedLayer
-from humming_convert.proof.stream import streams
+from humming_convert.proof.stream import WINDOW, streams
 from humming_convert.standard.expr import Stored, Weight
 
 ALLOWED = 400_000_000  # bytes beside the largest fused layer, all workers together
-WINDOWS = 8 << 20  # bytes of a worker's windows: source, packed words, what is read back
+WINDOWS = 3 * 4 * WINDOW  # bytes of a worker's windows: source, packed words (read back in place), and what a last window is larger by
 REFERENCE = 12  # bytes a code of an expert that the numpy reference takes: codes, their copies, wide integers while packing
 MATRIX = 12  # bytes an element of a matrix that is dequantized: codes while they are unpacked, the result, what is read back
 SMALL = 6  # copies of scales and zero points while they are arranged: source, wide floats, packed, read back

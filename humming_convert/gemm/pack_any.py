@@ -335,7 +335,7 @@ class GpuStream(ExpertStream):
 
     def _source(self, number: int, stored: NDArray[Any]) -> int:
         """Where a part's bytes are on the device: within something that was fetched for this window, or for the whole expert."""
-        first = int(stored.__array_interface__["data"][0])
+        first = int(stored.__array_interface__["data"][0])  # rows may be apart
         last = first + sum((n - 1) * s for n, s in zip(stored.shape, stored.strides)) + stored.itemsize
         for sent in self._sent.values():
             if sent.first <= first and last <= sent.first + sent.nbytes:
@@ -354,18 +354,7 @@ class GpuStream(ExpertStream):
         blocks: list[Block] = []
         queue.clear(room.address, nbytes)
         for number, p in enumerate(step.parts):
-            walk = passes.walk(
-                self.recipe,
-                packing=p.block.packing,
-                stored=p.stored,
-                n=p.n,
-                k=p.k,
-                row=p.row,
-                column=p.column,
-                words=w.words,
-                aux=self.values,
-                first=w.first,
-            )
+            walk = passes.walk(self.recipe, words=w.words, **self.place(step, p))
             block = Block(
                 source=self._source(number, walk.source),
                 words=room.address + 4 * walk.word,

@@ -118,9 +118,9 @@ def _check_biases(checkpoint: Checkpoint, layers: Sequence[StandardLayer], float
     always = always_biased(checkpoint)
     stacks = {layer.name for layer in layers if layer.experts is not None}
     names = stacks | floats | {part for layer in layers if layer.experts is None for part in layer.parts}
-    for name in sorted(names if always else ()):
+    for name in sorted(n for n in names if n.rpartition(".")[2] in always and not _VISION.search(n)):
         stored = f"{name}_bias" if name in stacks and f"{name}.weight" not in checkpoint.tensors else f"{name}.bias"
-        if always and name.rpartition(".")[2] in always and not _VISION.search(name) and stored not in checkpoint.tensors:
+        if stored not in checkpoint.tensors:
             findings.error(
                 "bias-missing",
                 "the architecture has a bias here and the checkpoint has none",

@@ -91,10 +91,8 @@ def check_matrix(layer: StandardLayer, dtype: ModelDtype, read: Read, findings: 
 
 def _bound(layer: StandardLayer, context: Context) -> float:
     """No number of the layer is larger: the largest code, shifted by the farthest zero point, times the largest scales."""
-    form, small = (
-        layer.form,
-        {r: e.evaluate(context) for r, e in layer.tensors.items() if r in ("weight_scale", "weight_scale_2", "zero_point")},
-    )
+    form, roles = layer.form, ("weight_scale", "weight_scale_2", "zero_point")
+    small = {r: layer.tensors[r].evaluate(context) for r in roles if r in layer.tensors}
     codes = values(form.number.name)
     largest = float(np.abs(codes[np.isfinite(codes)]).max())
     if form.zero_point != "none":

@@ -137,21 +137,23 @@ class ExpertStream:
         """Memory for the window's words."""
         return take("packed", 4 * step.window.words).view(np.uint32)
 
+    def place(self, step: Step, p: Part) -> dict[str, Any]:
+        """A part as the passes are told of it: where it lies, in its window and in the layer."""
+        return {
+            "packing": p.block.packing,
+            "stored": p.stored,
+            "n": p.n,
+            "k": p.k,
+            "row": p.row,
+            "column": p.column,
+            "aux": self.values,
+            "first": step.window.first,
+        }
+
     def pack(self, step: Step, words: Words) -> None:
         """Fills the window's words."""
         for p in step.parts:
-            passes.pack_block(
-                self.recipe,
-                packing=p.block.packing,
-                stored=p.stored,
-                n=p.n,
-                k=p.k,
-                row=p.row,
-                column=p.column,
-                out=words,
-                aux=self.values,
-                first=step.window.first,
-            )
+            passes.pack_block(self.recipe, out=words, **self.place(step, p))
         passes.fill_padding(self.recipe, words, self.values, step.window)
 
     def prove(self, step: Step, words: Words) -> None:
@@ -169,21 +171,7 @@ class ExpertStream:
 
     def differences(self, step: Step, words: Words) -> Sequence[passes.Mismatch | None]:
         """For each part of the window, its first code that differs from the source's."""
-        return [
-            passes.prove_block(
-                self.recipe,
-                packing=p.block.packing,
-                stored=p.stored,
-                n=p.n,
-                k=p.k,
-                row=p.row,
-                column=p.column,
-                written=words,
-                aux=self.values,
-                first=step.window.first,
-            )
-            for p in step.parts
-        ]
+        return [passes.prove_block(self.recipe, written=words, **self.place(step, p)) for p in step.parts]
 
     def finish(self) -> None:
         """Every code was compared: a pass and its proof that skip the same codes must not agree about it (passes_cpu.md 4.7)."""
