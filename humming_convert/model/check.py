@@ -115,7 +115,7 @@ def _check_mlps(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, int]], q
 
 def _check_biases(checkpoint: Checkpoint, layers: Sequence[StandardLayer], floats: set[str], findings: Findings) -> None:
     """Some architectures have a bias in any case (formats.biases), also where a matrix is not quantized; without it the outputs are others."""
-    always = always_biased(checkpoint)
+    always = always_biased(checkpoint) or frozenset()
     stacks = {layer.name for layer in layers if layer.experts is not None}
     names = stacks | floats | {part for layer in layers if layer.experts is None for part in layer.parts}
     for name in sorted(n for n in names if n.rpartition(".")[2] in always and not _VISION.search(n)):
