@@ -128,7 +128,7 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
         compiler_version(o["cuda_compiler_version"])
     except ValueError as error:
         raise UsageError(f"--cuda-compiler-version: {error}") from None
-    read = ReadOptions(**{k: o.pop(k) for k in ReadOptions.__dataclass_fields__})
+    read = ReadOptions(**{k: o.pop(k) for k in ReadOptions.__struct_fields__})
     from humming_convert.checkpoint.config import plain_dtype
 
     wide = plain_dtype(checkpoint.declared_dtype)

@@ -8,15 +8,16 @@ Facts: architecture.md 9.7.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One fact. `layer`, `tensor`: full names as in the checkpoint; `file`: a plain file name; `count`: how many, if counted."""
 
     severity: Severity
@@ -87,8 +88,7 @@ class Findings:
             raise Refused(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A rule that a checkpoint must keep: number, finding code, one sentence, and what a break means. Printed as docs/format-rules.md."""
 
     number: int

@@ -7,9 +7,10 @@ Facts: formats.md 1.1, 11 (D1); what a difference means is decided where the ten
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from humming_convert.checkpoint import rules
 from humming_convert.checkpoint.folder import ConfigSection
@@ -69,8 +70,7 @@ DTYPE_ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32
 DTYPE_PLACES: tuple[tuple[str, ...], ...] = (("text_config",), ("llm_config",), ("language_config",), ("thinker_config", "text_config"), ())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disagreement:
+class Disagreement(Struct, frozen=True, kw_only=True):
     """Two sections say different things: `a` at `place_a` (the primary), `b` at `place_b`. key: method, bits, group_size or quant_algo."""
 
     place_a: str

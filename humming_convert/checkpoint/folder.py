@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from humming_convert.checkpoint.tensors import TensorView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFile:
+class SourceFile(Struct, frozen=True, kw_only=True):
     """A weight file. `header_bytes`: the 8 length bytes and the header."""
 
     name: str
@@ -23,8 +24,7 @@ class SourceFile:
     header_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigSection:
+class ConfigSection(Struct, frozen=True, kw_only=True):
     """A quantization config and where it stood, e.g. `config.json: quantization_config` or `quantize_config.json`."""
 
     place: str

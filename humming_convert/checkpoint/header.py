@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from humming_convert.checkpoint import rules
 from humming_convert.checkpoint.files import LIMIT, opened, read_exactly
@@ -38,8 +39,7 @@ UNREAD = {
 AGAIN = "fetch or export the file again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class Header(Struct, frozen=True, kw_only=True):
     """What a weight file holds. tensors: in the order of the header. header_bytes: the 8 length bytes and the JSON."""
 
     tensors: dict[str, TensorView]

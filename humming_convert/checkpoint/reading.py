@@ -10,12 +10,12 @@ import mmap
 import os
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import xxhash
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.files import open_regular
@@ -155,8 +155,7 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileState:
+class FileState(Struct, frozen=True, kw_only=True):
     """A source file as it was. `header`: digest of the length bytes and the header."""
 
     path: Path

@@ -16,8 +16,9 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from humming_convert.manifest.build import NAME
 
@@ -76,8 +77,7 @@ def _start_time(pid: int) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Workspace:
+class Workspace(Struct, frozen=True):
     """`partial`: where a run writes; `out`: where it will stand."""
 
     out: Path

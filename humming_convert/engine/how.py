@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Part:
+
+class Part(Struct, frozen=True):
     """`number` (from 1) of `of` parts of a split run."""
 
     number: int
@@ -35,8 +35,7 @@ def gpu_of(device: str) -> int | None:
     return int(m[1]) if m[1] else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class How:
+class How(Struct, frozen=True, kw_only=True):
     """jobs: workers, None: all cores.  max_memory: private bytes of all workers.  io: how source files are read by the workers.
 
     overwrite: replace a finished or foreign folder.  fresh: discard what an interrupted run left.

@@ -6,8 +6,10 @@ In: a FileJob, and how far an earlier run came with it.  Out: a FileDone.  Facts
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from humming_convert.engine.journal import FileDone
 from humming_convert.engine.memory import Budget, need
@@ -23,8 +25,7 @@ Keep = Callable[[int, str, int, FileDone], None]
 """(descriptor, file, first byte, what is known up to FileDone.upto): makes it durable, then notes it; may do so later."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileJob:
+class FileJob(Struct, frozen=True, kw_only=True):
     """A file of the plan and what stands in it, in order. `folder`: where it is written."""
 
     file: OutputFile

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, Full, Queue
 from threading import Event, Thread
 from typing import Any
 
+from msgspec import Struct, field
 from xxhash import xxh3_128
 
 from humming_convert.engine.folder import OURS
@@ -26,8 +26,7 @@ NAME = OURS + "journal"
 WAITING = 8  # pieces that may wait for the disk before workers wait too
 
 
-@dataclass(slots=True)
-class FileDone:
+class FileDone(Struct):
     """What is known of the first `upto` bytes of a file: their digest and the results of the layers in them."""
 
     upto: int

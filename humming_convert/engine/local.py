@@ -11,8 +11,9 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from humming_convert.engine.jobs import FileJob, Keep, write_file
 from humming_convert.engine.journal import FileDone
@@ -26,8 +27,7 @@ from humming_convert.proof.stream import Packers
 FICLONE = 0x40049409  # ioctl(2): a file shares the blocks of another, copied when one of them is written
 
 
-@dataclass(slots=True, kw_only=True)
-class Task:
+class Task(Struct, kw_only=True):
     """A job, how far an earlier run came, and where its result goes. `keep`: makes pieces durable and notes them."""
 
     job: FileJob
@@ -36,8 +36,7 @@ class Task:
     result: Callable[[FileDone], None]
 
 
-@dataclass(slots=True, kw_only=True)
-class Pool:
+class Pool(Struct, kw_only=True):
     """What the workers of a run have in common. packers: a GPU that they share; None: they pack themselves."""
 
     jobs: int

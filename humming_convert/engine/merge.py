@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from humming_convert.checkpoint import open_checkpoint
 from humming_convert.checkpoint.reading import reader
@@ -35,8 +36,7 @@ class PartsMissing(Exception):
     """A part of a split run is not finished yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """What the parts make: the source's folder, the options that shape bytes, the number of parts."""
 
     source: Path

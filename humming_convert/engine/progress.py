@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Kind = Literal["start", "resume", "tensor", "file", "finish"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """`done`, `total`: output bytes, those of earlier runs included. `name`: the layer or file that `kind` is about.
 
     `rate`: bytes a second of this run.  `eta`: seconds to the end at this rate, None as long as there is none."""

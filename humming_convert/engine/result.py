@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from humming_convert.manifest.read import full_manifests
 from humming_convert.plan.types import Plan
 
 
-@dataclass(slots=True, kw_only=True)
-class Result:
+class Result(Struct, kw_only=True):
     """A finished run. `manifest`: of the whole folder; `layers`: the entries of all ranks. `already_done`: the folder was there, whole, of
     the same fingerprint.  `seconds`: by phase; read, pack, prove and write are those of all workers together, the others as they passed.
     `part`: what a part of a split run did; then there is no manifest yet."""

@@ -12,8 +12,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from humming_convert.checkpoint.reading import FileState, SourceChanged, reader, snapshot, unchanged
 from humming_convert.engine.finish import CheckFailed, finish, require_lossless
@@ -37,8 +38,7 @@ from humming_convert.proof.stream import Packers
 __all__ = ["CheckFailed", "How", "NoSpace", "Result", "run", "run_all"]
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     """One plan on its way. `before`: the source as it was when the plan was made."""
 
     plan: Plan

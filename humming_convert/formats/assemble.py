@@ -7,9 +7,10 @@ Shared by the readers of this package. Facts: formats.md 1.3, 4, 11 (D20), 12.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import gcd
 from typing import Any
+
+from msgspec import Struct
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
@@ -42,8 +43,7 @@ PASSED = ("k_scale", "v_scale", "q_scale", "output_scale", "k_zero_point", "v_ze
 DROPPED = ("g_idx", "weight_g_idx", "workspace", "weight_shape")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class Described(Struct, frozen=True, kw_only=True):
     """What the config says of a module; None where it says nothing.
 
     known: the config is known to say whether activations are quantized (`declared` None: they are not).  place: the part of the config that says it.  group: 0 for a whole row.  block: rows, columns.  static: a static input scale is asked for.

@@ -7,7 +7,8 @@ Facts: formats.md 4.4, 7, 12 row 47. A grid of ceil(length / size) blocks fits m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
@@ -25,8 +26,7 @@ KINDS = ("fp8", "fp8-stacked", "mxfp8")
 DEFAULT_BLOCK = (128, 128)  # of every published model with block scales (formats.md 7)
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Struct, frozen=True):
     """The scales of one matrix: its lengths (N, K) and the blocks counted along each."""
 
     name: str

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Row:
+
+class Row(Struct, frozen=True):
     """`status`: read, or refused with the reason in `note`; `unverified`: read, no real file was at hand (warning `unverified-variant`)."""
 
     format: str

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import Read, TensorView
@@ -46,8 +46,7 @@ LARGEST_FACTOR = 1e30  # formats.md 12 row 32
 SMALLEST_FACTOR = 1 / LARGEST_FACTOR  # some are divisors, whose reciprocal must be finite too
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What one check found: a finding's severity, code, message and count."""
 
     severity: Severity

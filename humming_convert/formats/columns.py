@@ -6,11 +6,11 @@ Facts: formats.md 2.6, 2.7, 12.7 to 12.9, 12.17, 12.18, D21.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import TensorView
@@ -33,8 +33,7 @@ def at(module: Module, suffix: str) -> dict[str, Any]:
     return {"layer": module.name, "tensor": f"{module.name}.{suffix}", "file": view.file.name if view is not None else None}
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
+class Groups(Struct, frozen=True):
     """`stored`: weights a group in the file, 0: one group over K (channel). `size`: of the standard form, a divisor of K (0: channel)."""
 
     k: int

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from humming_convert.findings import Finding, Findings, Rule
 from humming_convert.formats.excluded import Names, whole
@@ -91,8 +92,7 @@ PRESETS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """One of config_groups. `format`: its own, else the global one, else inferred."""
 
     name: str

@@ -6,13 +6,12 @@ Facts: formats.md 11 (D1 to D24), 12 (rows 1 to 65).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 ACCEPTED, WARNING, ERROR = "accepted", "warning", "error"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """`key`: row or decision number.  codes: of the rules that answer it, each with its test `test_rule_<code>`.  tests: others."""
 
     key: str

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import Struct
+
 from humming_convert.findings import Findings, Rule
 from humming_convert.formats.patterns import BadPattern, Overrides, dynamic_overrides
 from humming_convert.formats.source import Source
@@ -122,8 +124,7 @@ def config_file(source: Source) -> str:
     return sections[0].place.split(":")[0] if sections else "config.json"
 
 
-@dataclass(slots=True)
-class _Reader:
+class _Reader(Struct):
     """Takes values from a config; what is wrong with them becomes a finding."""
 
     findings: Findings

@@ -8,8 +8,9 @@ Also reads auto-round exports in the same tensors (2.12).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from msgspec import Struct, field
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
@@ -40,8 +41,7 @@ KINDS = ("gptq", "marlin")
 COMPARE = "compare a few outputs with the source model"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """What the shapes of one module say. `planar`: split planes."""
 
     bits: int
@@ -51,8 +51,7 @@ class Measured:
     planar: bool
 
 
-@dataclass(slots=True, kw_only=True)
-class Study:
+class Study(Struct, kw_only=True):
     """One module, looked at: its draft with the tensors taken, its measures, and whether it has zero points of its own."""
 
     draft: Draft
@@ -73,8 +72,7 @@ class Study:
         )
 
 
-@dataclass(slots=True)
-class Studied:
+class Studied(Struct):
     """All GPTQ modules of a checkpoint that could be read, by name, and the verdict on their zero points."""
 
     declared: Declared

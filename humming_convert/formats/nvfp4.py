@@ -7,8 +7,9 @@ Facts: formats.md 6.  Checked against nvidia-modelopt 0.47.0 files.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from humming_convert.findings import Rule
 from humming_convert.formats.assemble import Described, Draft, flat, unverified
@@ -36,8 +37,7 @@ FP8_STATIC = InputForm(number=FP8, mode="static_tensor", scale_dtype="float32")
 FP8_TOKEN = InputForm(number=FP8, mode="dynamic_token", scale_dtype="float32")
 
 
-@dataclass(frozen=True, slots=True)
-class Algo:
+class Algo(Struct, frozen=True):
     """kinds of formats.md 1.3 that an algorithm writes; the activation that it asks for; rows, columns of its blocks; a real file was seen."""
 
     kinds: tuple[str, ...]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from humming_convert.formats.expressions import BadExpression, compiled
 
@@ -17,8 +18,7 @@ Head = str | tuple[str | None, ...]
 """A tuple where a dot stands for any character (None)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
+class Override(Struct, frozen=True):
     """One key of `dynamic`. `skip`: the modules it matches are not quantized; else `values` win over the base config.
 
     head: the characters that every match begins with.  pattern: what decides beyond them, None if nothing does.

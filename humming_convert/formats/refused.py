@@ -5,11 +5,10 @@ Facts: formats.md 5.5, 11 D11, 13.  Printed by `humming-convert formats`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedMethod:
+class RefusedMethod(Struct, frozen=True):
     """`reason`: what stands in the way; `advice`: what to do instead."""
 
     reason: str

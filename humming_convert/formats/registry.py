@@ -7,10 +7,11 @@ A new source is a row in each and a module beside this one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
+
+from msgspec import Struct
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Rule
@@ -115,8 +116,7 @@ KINDS: tuple[tuple[str, Test], ...] = (
 """(kind, test on the suffixes of one module); the first that holds. No row: a plain module, passed through, if nothing of it is packed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(Struct, frozen=True):
     """Where the code of a kind is: module of this package and function `(source, module) -> list[StandardLayer]`."""
 
     module: str
@@ -219,8 +219,7 @@ def load(reader: Reader) -> Callable[..., Any]:
     return getattr(import_module(f"humming_convert.formats.{reader.module}"), reader.function)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What a checkpoint means: layers in checkpoint order, the tensors that belong to none of them."""
 
     layers: tuple[StandardLayer, ...]

@@ -6,16 +6,16 @@ Facts: formats.md 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Findings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
+class ReadOptions(Struct, frozen=True, kw_only=True):
     """The options of architecture.md 9.1 that decide what a source means."""
 
     gptq_zeros: Literal["auto", "v1", "v2"] = "auto"
@@ -26,8 +26,7 @@ class ReadOptions:
     qkv_layout: Literal["auto", "plain", "chunked"] = "auto"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
+class Module(Struct, frozen=True, kw_only=True):
     """All tensors that share a name up to the last dot. `tensors`: suffix -> view."""
 
     name: str
@@ -37,8 +36,7 @@ class Module:
         return all(s in self.tensors for s in suffixes)
 
 
-@dataclass(slots=True, kw_only=True)
-class Source:
+class Source(Struct, kw_only=True):
     """One reading. `method`: normalised quant_method of the primary section, "" if there is none (the tensors decide).
 
     `config`: the primary quantization section ({} if none). `headers_only`: data must not be read, questions stay open.

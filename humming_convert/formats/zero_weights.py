@@ -7,9 +7,9 @@ FP8 bytes are looked at by their own check, which goes through them anyway (chec
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.formats.source import Source

@@ -7,10 +7,10 @@ Facts: formats.md 2.3, 11 (D3, D4, D5), 12.10 to 12.15.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import Read, TensorView
@@ -77,8 +77,7 @@ SAMPLE_LAYERS = 96  # layers looked at, spread over the checkpoint
 SAMPLE_WORDS = 1 << 18  # words of qweight looked at in each: the mean of 2 million codes moves by less than 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asymmetric:
+class Asymmetric(Struct, frozen=True, kw_only=True):
     """One asymmetric layer of the continuous layout: what the verdict needs of it. constant: "v1", "v2" if all its zero words are that one."""
 
     layer: str
@@ -108,8 +107,7 @@ def distance(read: Read, layer: Asymmetric) -> float:
 Version = Literal["v1", "v2"]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """`version`: how asymmetric zero points are read. `median`: of d, None if it was not asked for or cannot say (8 bits)."""
 
     version: Version

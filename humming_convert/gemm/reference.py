@@ -7,11 +7,12 @@ Facts: layouts.md 5 to 8; the place of everything is derived by `layouts.resolve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.layouts import zero_points

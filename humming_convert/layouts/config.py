@@ -7,8 +7,10 @@ Facts: layouts.md 4.1 (last paragraph), 11.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from humming_convert.layouts.questions import Answers
 from humming_convert.layouts.recipe import WeightRecipe
@@ -23,8 +25,7 @@ ScalePlace = Literal["tensor", "block", "umma", "mx1", "mx4", "on_c", "normal"]
 Merge = Literal["none", "equal", "to_channel", "to_channel_2", "into_channel"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerConfig:
+class LayerConfig(Struct, frozen=True, kw_only=True):
     """Humming's `LayerConfig`, field by field. `shape_n`, `shape_k`: padded. `num_experts`: 0 for none. Types by Humming's names."""
 
     sm_version: int
@@ -52,11 +53,10 @@ class LayerConfig:
     use_packed_k_layout: bool
 
     def as_dict(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return asdict(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallRecipe:
+class SmallRecipe(Struct, frozen=True, kw_only=True):
     """How the tensors beside the weight are made (layouts.md 2 to 8).
 
     merge: S0, what becomes of tensor scales.  zero_shift: added to zero points (S2a, S1 of 0.1.19).  fp16_range: S3.
@@ -78,8 +78,7 @@ class SmallRecipe:
     zero_groups: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerRecipe:
+class LayerRecipe(Struct, frozen=True, kw_only=True):
     """All that shapes the bytes of one packed layer.
 
     source, form: the weight form as given, and as packed (after S0 to S4; its number type is the one of `config`).

@@ -7,10 +7,10 @@ Facts: layouts.md; architecture.md 9.8.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.findings import Finding
@@ -41,8 +41,7 @@ Array = NDArray[Any]
 PADS: dict[str, tuple[int, int]] = {"vllm": (256, 128), "humming-layer": (1, 1), "direct": (1, 1)}  # layouts.md 2; architecture.md 9.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standard:
+class Standard(Struct, frozen=True, kw_only=True):
     """A layer in the standard form, as arrays (shapes: layouts.md 1, with an experts axis where `experts` is given)."""
 
     form: WeightForm
@@ -64,8 +63,7 @@ class Standard:
         return stream_unpack(words[expert] if self.experts is not None else words, self.form.number.bits, self.k)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedLayer:
+class PackedLayer(Struct, frozen=True, kw_only=True):
     """`tensors` by role, dtypes and shapes as in `recipe.outputs`. `lossy`: what was changed on the way; `findings`: warnings."""
 
     recipe: LayerRecipe

@@ -7,10 +7,11 @@ Facts: layouts.md 2 (S0, S1, S2e, S3), 9; the compiled scans for S1 and S2e live
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.findings import Refused
@@ -34,8 +35,7 @@ QUESTIONS: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class Answers(Struct, frozen=True, kw_only=True):
     """None: not asked, or still open."""
 
     tensor_scales_equal: bool | None = None

@@ -7,14 +7,14 @@ Facts: layouts.md 4.1 (resolution order), 9 (every difference of versions); runt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.findings import Refused
-from humming_convert.layouts.config import LayerConfig, LayerRecipe
+from humming_convert.layouts.config import LayerRecipe
 from humming_convert.layouts.small import pack_small
 from humming_convert.standard.lossy import Meter
 from humming_convert.standard.numbers import number
@@ -82,7 +82,7 @@ def bytes_differ(own: LayerRecipe, other: LayerRecipe, small: Callable[[], Tenso
     """In what the bytes of two recipes for the same layer differ; [] if they are the same. small: its standard tensors but the weight, read
     only where they decide."""
     mine, theirs = own.config.as_dict(), other.config.as_dict()
-    out = [f"{f.name}: {mine[f.name]}, there {theirs[f.name]}" for f in fields(LayerConfig) if mine[f.name] != theirs[f.name]]
+    out = [f"{name}: {value}, there {theirs[name]}" for name, value in mine.items() if value != theirs[name]]
     if not out and own.weight != other.weight:
         out = ["the layout of the weight"]
     # columns that are repeated (S4 a) are in both as wide as the configuration's groups, which are equal

@@ -7,8 +7,10 @@ Facts: layouts.md 2 (order of steps), 3, 4.1, 4.3, 5.0, 11; 9 for 0.1.19.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from humming_convert.layouts.config import Entry, LayerConfig, LayerRecipe, Merge, ScalePlace, SmallRecipe
 from humming_convert.layouts.e8m0 import LIMIT
@@ -39,8 +41,7 @@ from humming_convert.targets.table import Target
 SIXTEEN = ("float16", "bfloat16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Settled(Struct, frozen=True, kw_only=True):
     """What S0 to S3 decide before shapes matter."""
 
     pair: Pair

@@ -10,10 +10,10 @@ that was given) comes back merged: the same values in another form.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import DTYPES

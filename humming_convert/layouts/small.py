@@ -7,10 +7,10 @@ Facts: layouts.md 2 (order of steps), 3, 6 to 9.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import DTYPES, NAMES
@@ -29,8 +29,7 @@ Tensors = Mapping[str, Array]
 INPUT_SCALES = ("input_scale", "input_scale_2")  # static scales of activations, one an expert: they have no layout (architecture.md 9.2)
 
 
-@dataclass(slots=True)
-class State:
+class State(Struct):
     """The tensors of a layer on their way, always with an experts axis (1 for none).
 
     scale: [E, N, G] (block: [E, N/gn, G]; tensor: [E]).  zero: codes or values [E, N, G].  scale_2: [E] or [E, N].  bias: [E, N].

@@ -6,11 +6,12 @@ Facts: layouts.md 5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from humming_convert.findings import Finding
@@ -23,8 +24,7 @@ Words = NDArray[np.int32]
 EARLY = ("e0m", "e0m_to_int")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightAux:
+class WeightAux(Struct, frozen=True, kw_only=True):
     """What weight maps need from the small tensors, padded: uint8 [E or 1, N', G], of one expert [N', G].
 
     zero: zero point codes (int_to_float_zp).  offsets: d of each group (fused_e8m0).
@@ -37,7 +37,7 @@ class WeightAux:
     scale_2: NDArray[np.float32] | None = None
 
     def of_expert(self, expert: int) -> WeightAux:
-        return WeightAux(**{f.name: None if (x := getattr(self, f.name)) is None else x[expert] for f in fields(self)})
+        return WeightAux(**{name: None if x is None else x[expert] for name, x in asdict(self).items()})
 
     @property
     def array(self) -> NDArray[np.uint8] | None:

@@ -8,8 +8,9 @@ Facts: architecture.md 9.6.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec.structs import asdict
 
 from humming_convert import __version__
 from humming_convert.manifest.digests import manifest_digest

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from humming_convert.model.families import Family, expert_of, fused_name, is_embedding, is_lm_head, renamed
 from humming_convert.plan.types import PlannedLayer
@@ -23,8 +24,7 @@ NOTHING = WeightForm(number=number("uint8"), scale=ScaleForm(kind="channel", dty
 _PREFIX = re.compile(r"^(?:(?:model|language_model|text_model|transformer|thinker|llm)\.)+(?=.)")
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """What vLLM makes one module of. `source`: its fused name as the checkpoint spells it; `spellings`: all names it may be asked by, vLLM's
     first; `leaves`: source leaves that a reader of unfused names asks for.  keys: None if it stays unquantized.
     apart: a part that differs from others of its fused name; its pattern is written in any case, since readers may try the fused name too."""

@@ -6,14 +6,15 @@ Facts: architecture.md 9.5, 9.6. The manifest itself is a plain document (build.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from humming_convert.standard.lossy import STEPS, Measure, Meter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class Proof(Struct, frozen=True, kw_only=True):
     """What the round trip showed. codes: `equal`, or `changed` by a named step that touches codes; scales: `equal` or `within-cast`.
 
     max_abs_error: largest change of a scale, a secondary scale or a zero point by a cast.
@@ -32,8 +33,7 @@ class Proof:
         return cls(codes=codes, scales="within-cast" if casts else "equal", max_abs_error=max((m.max_abs for m in casts), default=0.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerResult:
+class LayerResult(Struct, frozen=True, kw_only=True):
     """`digests`: role -> digest of the tensor as it lies in the file.  `lossy`: measured steps."""
 
     digests: Mapping[str, str]
@@ -49,8 +49,7 @@ class LayerResult:
         return cls(digests=dict(d["digests"]), lossy=tuple(Measure(**m) for m in d["lossy"]), proof=Proof(**d["proof"]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileEntry:
+class FileEntry(Struct, frozen=True, kw_only=True):
     """A file of a folder: plain name, size, digest."""
 
     name: str

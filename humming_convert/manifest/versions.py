@@ -6,8 +6,9 @@ Facts: layouts.md 9 (every difference between 0.1.19 and 0.1.20), runtimes.md 3.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from humming_convert.checkpoint.tensors import Read
 from humming_convert.findings import Refused

@@ -8,10 +8,11 @@ Facts: formats.md 2.8, D6.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import TensorView
@@ -95,8 +96,7 @@ def g_idx_of(layer: StandardLayer) -> Expr | None:
     return Stored(g_idx) if isinstance(g_idx, TensorView) else g_idx
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
+class Folded(Struct, frozen=True):
     """`layers`: all in plain groups, in the order they came.  `dequantize`: layers in act-order to be written as plain matrices."""
 
     layers: tuple[StandardLayer, ...]

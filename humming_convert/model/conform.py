@@ -6,10 +6,10 @@ Facts: formats.md 9.3, D16; runtimes.md 1.5; architecture.md 9.5.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+from msgspec.structs import replace
 
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Findings, Rule

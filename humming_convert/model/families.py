@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct, field
 
-@dataclass(frozen=True, slots=True)
-class Fusion:
+
+class Fusion(Struct, frozen=True):
     """Siblings that the runtime stacks along N, in this order. `where`: regular expression that the parent's name must contain.
 
     optional: a model may have the last part alone, which then keeps its own name.
@@ -31,8 +31,7 @@ class Fusion:
         return (parent, leaf) if leaf in self.parts and (not self.where or re.search(self.where, parent)) else None
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertNames:
+class ExpertNames(Struct, frozen=True):
     """Leaves of one expert's projections; `gate` None: not gated, w13 is `up` alone."""
 
     gate: str | None
@@ -71,8 +70,7 @@ ACT_ORDER_PRODUCERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """One row. `vllm`: ordered prefix renames of vLLM's modules, None where they are not known, () where the names are the checkpoint's.
 
     `inside`: renames of vLLM inside a name.  ignore_renames: more of them, matched as well where a module is to be left unquantized.
@@ -172,8 +170,7 @@ def family_of(model_type: str) -> Family:
 
 
 # ------------------------------------------------------------------ experts
-@dataclass(frozen=True, slots=True)
-class ExpertModule:
+class ExpertModule(Struct, frozen=True):
     """`<prefix>.<index>.<leaf>`, prefix ending in `experts`; index None: all experts in one tensor."""
 
     prefix: str
@@ -251,8 +248,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
-@dataclass(frozen=True, slots=True)
-class Dimension:
+class Dimension(Struct, frozen=True):
     """A size that config.json states; `says`: its keys and values, for messages."""
 
     size: int

@@ -8,8 +8,10 @@ Facts: formats.md 2.8, 10, 11 (D6, D8, D12, D22), architecture.md 9.4.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.checkpoint.weights import natural
@@ -51,8 +53,7 @@ class Dequantize(NamedTuple):
     step: str
 
 
-@dataclass(frozen=True, slots=True)
-class FusedModel:
+class FusedModel(Struct, frozen=True):
     """`layers` in the order of their names (numbers as numbers). `vllm`: layer name -> vLLM's prefix, None where it is not known or the
     part is kept apart."""
 
@@ -62,8 +63,7 @@ class FusedModel:
     family: Family
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Source modules that the runtime stacks into one layer `name`, in stacking order. `experts`: how many, None for a linear layer."""
 
     name: str

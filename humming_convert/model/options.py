@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelOptions:
+
+class ModelOptions(Struct, frozen=True, kw_only=True):
     """fuse "auto": as vLLM does where the family is known. The others as on the command line; `dtype`: of the model."""
 
     fuse: Literal["auto", "vllm", "none"] = "auto"

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from humming_convert.model.families import expert_count, expert_of
 from humming_convert.model.unify import Rejected
@@ -49,8 +51,7 @@ _TOWER = re.compile(r"(^|\.)(visual|vision\w*|audio\w*|image\w*|speech\w*)\.")  
 
 
 # ------------------------------------------------------------------ ranks
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
+class Rank(Struct, frozen=True, kw_only=True):
     """One process of the runtime. ep_size > 1: experts are whole, one run of them a rank (vLLM: ranks of all data-parallel replicas)."""
 
     tp_size: int = 1
@@ -75,8 +76,7 @@ def ranks(tp: int, ep: int) -> tuple[Rank, ...]:
 
 
 # ------------------------------------------------------------------ heads
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
+class Heads(Struct, frozen=True, kw_only=True):
     """Head counts of the language model and the rows that a head can have, 0 and () where config.json does not say. `experts`: routed ones."""
 
     query: int = 0
@@ -114,8 +114,7 @@ class Heads:
 
 
 # ------------------------------------------------------------------ where to cut
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """Of one rank: row ranges of every expert, rows of each part there, one column range, a run of experts (None: all)."""
 
     rows: Spans

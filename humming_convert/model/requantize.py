@@ -7,10 +7,11 @@ Facts: formats.md 2.8, D6; architecture.md 9.5.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import DTYPES, TensorView
@@ -53,8 +54,7 @@ def by_columns(layer: StandardLayer) -> StandardLayer:
 
 
 # ------------------------------------------------------------------ quantizing again
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(Struct, frozen=True):
     """How a layer is quantized again: `exact`, its numbers by columns; groups of `group`, scales in `dtype` (F16, BF16)."""
 
     exact: StandardLayer
@@ -96,8 +96,7 @@ class Again:
         return np.asarray(np.clip(steps + np.repeat(zero, self.group, 1), 0, top), np.uint8)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequantizedBlock(CodeBlock):
+class RequantizedBlock(CodeBlock, frozen=True, kw_only=True):
     """Codes that are made anew from the block's numbers. No packing holds them, so no compiled pass reads them."""
 
     again: Again
@@ -114,8 +113,7 @@ class RequantizedBlock(CodeBlock):
         return out[r0:r1, c0:c1]
 
 
-@dataclass(frozen=True, slots=True)
-class RequantizedScale:
+class RequantizedScale(Struct, frozen=True):
     """The new scales [n, groups]; evaluating them measures what the new codes change."""
 
     again: Again
@@ -143,8 +141,7 @@ class RequantizedScale:
         return out
 
 
-@dataclass(frozen=True, slots=True)
-class RequantizedZero:
+class RequantizedZero(Struct, frozen=True):
     """The new zero points as words of the standard form."""
 
     again: Again

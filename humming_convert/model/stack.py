@@ -7,10 +7,10 @@ Facts: architecture.md 9.4, formats.md 10.2, 10.5.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.model.act_order import permute_rows

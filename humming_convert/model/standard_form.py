@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.checkpoint.tensors import Read
@@ -33,8 +34,7 @@ CANNOT = "vllm-cannot-load"
 _MIXED_ADVICE = "--on-mixed dequantize writes its quantized parts in the model dtype, which vLLM loads; "
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(Struct, frozen=True):
     """What one vLLM module is written as. `why`: why vLLM cannot load it.  mixed: its parts cannot share one form, `--on-mixed` decides."""
 
     layers: Sequence[StandardLayer]

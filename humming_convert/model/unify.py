@@ -7,12 +7,13 @@ Facts: formats.md 10.5, runtimes.md 1.8.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from math import gcd
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.standard.expr import Expr, apply, operation
@@ -37,8 +38,7 @@ def _spread_parts(x: Array, stack_n: tuple[int, ...], experts: int | None) -> Ar
     return out if experts is not None else out[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True):
     """Why parts cannot be stacked. `layers`: the names it is about."""
 
     reason: str

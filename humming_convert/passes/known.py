@@ -7,11 +7,11 @@ Facts: architecture.md 5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.passes.machine import Kernel, kernels
@@ -203,8 +203,7 @@ def _is_code_bit(route: Route, bit: int) -> bool:
     return not route.slots or bool((_target_positions(route, np.arange(1 << len(route.source))) == bit).any())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownBox:
+class KnownBox(Struct, frozen=True, kw_only=True):
     """A small box of random codes that moves from one random set of bits to another, through a random table.
 
     arrays: of the names of GENERAL, with `source`, `aux` and `table`.  expected: bytes of the target.  codes: [rows, columns] as placed.

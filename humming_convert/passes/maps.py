@@ -8,11 +8,11 @@ that has one.  Written for anything with integer operators: vectors while code i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.layouts.recipe import CodeMap
@@ -24,8 +24,7 @@ WITH_AUX: tuple[CodeMap, ...] = ("int_to_float_zp", "fused_e8m0")
 GARBAGE = 128  # an E8M0 offset from here on is outside the arithmetic below (layouts.md S5); `table` knows it
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(Struct, frozen=True):
     """Masks of a word of fields: `one`, `top` (of the code), `low` (of the code but its top bit)."""
 
     bits: int
@@ -166,8 +165,7 @@ def e2m1_shifted(x: Word, d: Word | None, f: Fields) -> Word:
     return (x & stays) | (moved & ~stays)
 
 
-@dataclass(frozen=True, slots=True)
-class MapFunctions:
+class MapFunctions(Struct, frozen=True):
     """`forth(x, aux, fields)`, and `back` where the map can be undone."""
 
     forth: Callable[[Word, Word, Fields], Word]

@@ -10,9 +10,8 @@ In: a recipe or a packing.  Out: a `Tile`.  Facts: layouts.md 5; the target list
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from humming_convert.layouts.recipe import WeightRecipe
 from humming_convert.passes.positions import packed_bits, padded_width
@@ -31,8 +30,7 @@ def names(letter: str, first: int, last: int) -> tuple[str, ...]:
     return tuple(f"{letter}{i}" for i in range(first, last))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(Struct, frozen=True, kw_only=True):
     """fields: low bit of the field number first.  lanes: the four bits that choose a word of a vector.
     near: bits that must be registers besides (padded words of a sub-block, words between those of one lane), with no stride of
     their own or a fixed one.  strides: bytes a word-choosing bit adds.  sign: fields of the top bits, if they differ (mode 2)."""
@@ -94,8 +92,7 @@ def target_order(recipe: WeightRecipe) -> Order:
     return Order(fields=tuple(sorted(fields, key=lambda x: fields[x])), lanes=lanes, near=tuple(near), strides=strides, sign=sign)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class Tile(Struct, frozen=True, kw_only=True):
     """source, target: all bits of the tile in either order (fields, lanes, registers).  rows, columns: the box that holds the tile.
     rest: bits of the box that are not in the tile, loops inside the box."""
 
@@ -117,8 +114,7 @@ def tile_of(source: Order, target: Order) -> Tile:
     return Tile(source=s, target=d, rows=rows, columns=columns, rest=tuple(x for x in box if x not in s))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class Network(Struct, frozen=True, kw_only=True):
     """From one order to another. swaps: pairs of places (a register place, any place) to exchange one after the other.
     final: after them, byte place i of each vector takes the bit of byte place final[i]; () if they are in order."""
 

@@ -7,10 +7,10 @@ Facts: layouts.md 5.0 c and 5.1 to 5.6; formats.md 0, 2.2, 3.2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.layouts.recipe import WeightRecipe
@@ -26,8 +26,7 @@ def padded_width(bits: int) -> int:
     return 1 << (bits - 1).bit_length()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bits:
+class Bits(Struct, frozen=True, kw_only=True):
     """Where things lie. Bit i of code (n, k) is bit  rows(n)[i] + columns(k)[i] + jump[row_slot(n) + column_slot(k), i].
 
     rows, columns: [length, B] bit numbers (32 * word + bit).  slots: [length]; jump: [slots, B], the padded words of a sub-block

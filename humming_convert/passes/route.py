@@ -6,8 +6,9 @@ Facts: layouts.md 5 by way of `orders`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from humming_convert.layouts.recipe import CodeMap
 from humming_convert.passes.maps import Fields
@@ -23,8 +24,7 @@ HEAD = ("source", "target", "aux", "outer", "outers", "inner", "inners", "rest",
 """First parameters of a tile kernel: addresses, tables and their lengths, bytes between lanes and between word rows of a run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(Struct, frozen=True, kw_only=True):
     """All that is compiled in.
 
     width, bits: W and B.  source, target: bits of the tile (fields, lanes, registers), low first.

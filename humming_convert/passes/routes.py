@@ -7,10 +7,10 @@ Facts: layouts.md 5; formats.md 0, 2.2, 3.2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from humming_convert.layouts.recipe import WeightRecipe
 from humming_convert.passes.aux_values import aux_group, wanted
@@ -21,8 +21,7 @@ from humming_convert.passes.route import Route
 MAX_REGISTERS = 64  # vectors of a tile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Way(Struct, frozen=True, kw_only=True):
     """row_unit, column_unit: a tile may start at any multiple of them. group: columns that share an aux value (0: no aux, or one a row)."""
 
     route: Route

@@ -7,11 +7,11 @@ Facts: layouts.md 6.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.layouts.config import ScalePlace
@@ -29,8 +29,7 @@ MAX_REGISTERS = 64
 SMALL = 1 << 14  # scales; below, numpy is faster than the tables of a pass
 
 
-@dataclass(frozen=True, slots=True)
-class _Linear:
+class _Linear(Struct, frozen=True):
     """From these multiples of n and g on, positions are linear; whole ones only."""
 
     rows: int
@@ -83,8 +82,7 @@ def _target(place: ScalePlace, ppu: bool, n_total: int, width: int) -> Order:
     return Order(fields=tuple(sorted(fields, key=lambda x: fields[x])), lanes=lanes, near=(), strides=strides)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(Struct, frozen=True):
     """Parameters of the pass of one shape (source, target and result still 0), and the tables they point at."""
 
     route: Route

@@ -7,8 +7,9 @@ Facts: layouts.md 2 (rules marked D), architecture.md 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from humming_convert import passes
 from humming_convert.checkpoint.tensors import Read
@@ -32,8 +33,7 @@ from humming_convert.targets.table import Target
 SMALL = 1 << 22  # codes; below it numpy is faster than loading compiled code
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """`by_name`: every question that was asked, None where it stays open."""
 
     answers: Answers

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from humming_convert.checkpoint.config import normalise_method
 from humming_convert.checkpoint.folder import Checkpoint

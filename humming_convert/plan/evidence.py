@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from humming_convert.checkpoint.tensors import Read
 from humming_convert.formats.zeros import Asymmetric, census, distance, unpack_zeros
@@ -39,8 +40,7 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZeroPoints:
+class ZeroPoints(Struct, frozen=True, kw_only=True):
     """Stored zero points of all GPTQ modules of one width.
 
     counts: how often each value 0 .. 2^bits-1 is stored.  kinds: how many modules store which constant (formats.zeros.census).
@@ -107,8 +107,7 @@ def _census(bits: int, found: Sequence[tuple[StandardLayer, Weight]], read: Read
 
 
 # ------------------------------------------------------------------ targets
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """Whether all layers could run with an activation on a target. reason: of the first layer that cannot, `first`; `layers`: how many."""
 
     act: str

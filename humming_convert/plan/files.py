@@ -9,7 +9,8 @@ A series is cut at --shard-size, and into several files long before that, so tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from humming_convert.checkpoint.writing import build_header
 from humming_convert.plan.types import OutputFile, PlainTensor, PlannedLayer, PlannedTensor

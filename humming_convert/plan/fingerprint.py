@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
+from msgspec.structs import asdict
 from xxhash import xxh3_128
 
 from humming_convert import __version__
@@ -23,7 +23,7 @@ def options_of(request: Request) -> dict[str, Any]:
     """Every option that shapes bytes, plain values, as the manifest's `options` holds them."""
     out = asdict(request)
     out["target"] = request.target.name if request.target else None
-    out |= out.pop("read")
+    out |= asdict(out.pop("read"))
     return dict(sorted(out.items()))
 
 
@@ -34,7 +34,7 @@ def request_of(options: Mapping[str, Any]) -> Request:
     found = find_target(target) if target is not None else None
     if target is not None and found is None:
         raise KeyError(target)
-    read = ReadOptions(**{k: o.pop(k) for k in ReadOptions.__dataclass_fields__})
+    read = ReadOptions(**{k: o.pop(k) for k in ReadOptions.__struct_fields__})
     return Request(target=found, read=read, **o)
 
 

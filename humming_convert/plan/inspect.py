@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from humming_convert.checkpoint import open_checkpoint
 from humming_convert.checkpoint.folder import Checkpoint
@@ -26,8 +27,7 @@ from humming_convert.standard.numbers import MODEL_DTYPES
 FEW = 3  # findings of one code that are shown one by one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
+class Inspection(Struct, frozen=True, kw_only=True):
     """`checkpoint`: None if it could not be opened.  zero_points: of GPTQ modules, one census a width."""
 
     folder: Path

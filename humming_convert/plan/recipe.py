@@ -6,7 +6,8 @@ Facts: architecture.md 9.2, 9.4; layouts.md 2, 10; formats.md 6.5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from humming_convert.checkpoint.tensors import Read
 from humming_convert.findings import Findings, Refused
@@ -30,8 +31,7 @@ from humming_convert.targets.table import Target
 STATIC_ROLES = {"static_tensor": "input_scale", "static_tensor_dynamic_group": "input_scale_2"}  # input mode -> role of its scale
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
+class Packing(Struct, frozen=True, kw_only=True):
     """What all layers of a run share."""
 
     request: Request

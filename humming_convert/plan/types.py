@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.checkpoint.reading import FileState
@@ -22,8 +23,7 @@ from humming_convert.standard.layer import StandardLayer
 from humming_convert.targets.table import Target
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """What was asked for: the options of `convert` and `plan` that shape bytes (architecture.md 9.1). `target` None: the standard form."""
 
     target: Target | None
@@ -60,8 +60,7 @@ class Request:
         return ranks(self.tp, self.ep)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedTensor:
+class PlannedTensor(Struct, frozen=True, kw_only=True):
     """One output tensor: full `name`, safetensors `dtype`, where it stands. `offset`: first byte in `file`. `role`: None if it is of no layer."""
 
     name: str
@@ -78,8 +77,7 @@ def planned_tensor(name: str, role: str | None, dtype: str, shape: tuple[int, ..
     return PlannedTensor(name=name, role=role, dtype=dtype, shape=shape, nbytes=prod(shape) * DTYPES[dtype].itemsize)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedLayer:
+class PlannedLayer(Struct, frozen=True, kw_only=True):
     """One entry of the manifest's `layers`. `recipe`: None in the standard form. `outputs`: role -> tensor.
 
     `vllm`: the prefix that vLLM asks for, None if unknown. `answers`: data questions by name and what the data said.
@@ -101,8 +99,7 @@ class PlannedLayer:
         return f"{self.layer.name} of rank {self.rank}" if self.rank else self.layer.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainTensor:
+class PlainTensor(Struct, frozen=True, kw_only=True):
     """A tensor of no quantized layer: copied (`expr` is a Stored) or written as a plain matrix (`dequantized` says of what and why)."""
 
     output: PlannedTensor
@@ -110,8 +107,7 @@ class PlainTensor:
     dequantized: Dequantized | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dequantized:
+class Dequantized(Struct, frozen=True, kw_only=True):
     """`name`: the module; `source_tensors`: what it was made from; `step`: a name of standard.lossy.STEPS."""
 
     name: str
@@ -120,8 +116,7 @@ class Dequantized:
     step: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputFile:
+class OutputFile(Struct, frozen=True, kw_only=True):
     """A safetensors file of the output. `header`: the 8 length bytes and the JSON; tensors follow without holes."""
 
     name: str
@@ -129,8 +124,7 @@ class OutputFile:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """What will be written. `families`: of the source, sorted. `fingerprint`: digest of all that shapes the bytes.
 
     `states`: the source's weight files as they were before the first of them was read for this plan.

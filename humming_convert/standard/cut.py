@@ -8,9 +8,9 @@ Facts: layouts.md 12.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from humming_convert.standard.expr import Apply, Array, Cast, CodeBlock, Expr, Full, Span, Stored, Weight, Window, apply, operation
 

@@ -5,9 +5,8 @@ Facts: layouts.md 1 (value of a weight).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import TensorView
@@ -66,8 +65,7 @@ def per_row(scale: Array, stack_n: tuple[int, ...]) -> NDArray[np.float64]:
     return np.full(n, flat[0]) if flat.size == 1 else np.repeat(flat, stack_n)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DequantizedWeight:
+class DequantizedWeight(Struct, frozen=True, kw_only=True):
     """A layer as a plain matrix in a 16-bit dtype, each number rounded once; what that changes is measured under `step`."""
 
     layer: StandardLayer

@@ -9,11 +9,12 @@ Facts: architecture.md 4.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import DTYPES, NAMES, Read, TensorView
@@ -23,8 +24,7 @@ from humming_convert.standard.packing import PACKINGS, Codes, stream_pack, strea
 Array = NDArray[Any]
 
 
-@dataclass(slots=True)
-class Context:
+class Context(Struct):
     """What evaluation needs from outside: `read` gives a stored tensor, `meter` takes the measures of lossy steps."""
 
     read: Read
@@ -40,8 +40,7 @@ class Expr(Protocol):
     def evaluate(self, context: Context) -> Array: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """A tensor as it lies in a file."""
 
     view: TensorView
@@ -61,8 +60,7 @@ class Stored:
         return context.read(self.view)
 
 
-@dataclass(frozen=True, slots=True)
-class Full:
+class Full(Struct, frozen=True):
     """One value everywhere."""
 
     dtype: str
@@ -90,8 +88,7 @@ def operation(name: str) -> Callable[[Operation], Operation]:
     return register
 
 
-@dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(Struct, frozen=True):
     """`op` of OPERATIONS on the values of `args`, with plain `params`. Made by `apply`, which finds dtype and shape."""
 
     op: str
@@ -198,8 +195,7 @@ def _every(source: str, target: str) -> tuple[Array, Array]:
     return before, cast_values(before, target)
 
 
-@dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(Struct, frozen=True):
     """Values rounded to another dtype; what it changes is measured under `step` for the role `tensor`."""
 
     arg: Expr
@@ -228,8 +224,7 @@ class Cast:
         return after
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recode:
+class Recode(Struct, frozen=True, kw_only=True):
     """An exact change of integer codes after they are unpacked and ordered: code + add - zero point, as a code of `bits` bits.
 
     zero_point: words of the layer [experts?, ceil(rows*zero_bits/32), groups], None for none; `expert`, `row`: the block's place in it.
@@ -259,8 +254,7 @@ class Recode:
 Span = tuple[int, int]  # first, end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True):
     """What a block was cut from: `n`, `k` of the stored part, and the block's first `row` and `column` in it."""
 
     n: int
@@ -269,8 +263,7 @@ class Window:
     column: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeBlock:
+class CodeBlock(Struct, frozen=True, kw_only=True):
     """The codes of one part (one projection, or one expert's) in a stored tensor, or of a window of it.
 
     `index`: entry of the leading axes of the stored tensor ((): none), e.g. the expert of a 3-D tensor.
@@ -367,8 +360,7 @@ class CodeBlock:
         return stream_pack(self.codes(context), self.bits if self.recode is None else self.recode.bits)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weight:
+class Weight(Struct, frozen=True, kw_only=True):
     """The role `weight` of a layer: blocks in stacking order (expert-major), every expert the same stack of rows.
 
     Evaluates to the standard form: int32 [n, k*bits/32], with experts [E, n, k*bits/32] (layouts.md 1).

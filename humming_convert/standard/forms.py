@@ -5,8 +5,9 @@ Facts: layouts.md 1 (schema fields), architecture.md 4, formats.md 8.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from humming_convert.standard.numbers import NumberType
 
@@ -14,8 +15,7 @@ ScaleKind = Literal["tensor", "channel", "group", "block"]
 InputMode = Literal["none", "static_tensor", "dynamic_token", "dynamic_group", "static_tensor_dynamic_group", "dynamic_group_token"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleForm:
+class ScaleForm(Struct, frozen=True, kw_only=True):
     """`k`: weights along K that share a scale (0: all); `n`: rows (0: one). `dtype`: Humming's name of what is stored."""
 
     kind: ScaleKind
@@ -24,8 +24,7 @@ class ScaleForm:
     n: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightForm:
+class WeightForm(Struct, frozen=True, kw_only=True):
     """W = value(code) * scale * scale_2, or (code - zero point) * scale for unsigned integers."""
 
     number: NumberType
@@ -34,8 +33,7 @@ class WeightForm:
     zero_point: Literal["none", "int", "fp"] = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputForm:
+class InputForm(Struct, frozen=True, kw_only=True):
     """Activations. `group`: along K, 0 for none; `scale_dtype`: None where nothing is quantized."""
 
     number: NumberType

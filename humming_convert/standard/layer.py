@@ -7,8 +7,9 @@ Facts: architecture.md 4, layouts.md 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.standard.expr import Expr
@@ -18,8 +19,7 @@ ROLES = ("weight", "weight_scale", "zero_point", "weight_scale_2", "bias", "inpu
 Family = Literal["gptq", "awq", "compressed-tensors", "mxfp4", "nvfp4", "fp8", "mxfp8", "int8", "humming"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """A rule about the numbers of a stored tensor, looked at before anything is written. `what`: a name of formats/checks.py.
 
     params: plain arguments of the check (a number of bits).  other: a second tensor that it needs (the codes beside a scale).
@@ -33,8 +33,7 @@ class Check:
     other: TensorView | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StandardLayer:
+class StandardLayer(Struct, frozen=True, kw_only=True):
     """One layer. Shapes of `tensors` are those of layouts.md 1 for (n, k), with a leading `experts` axis where experts is not None:
 
         weight          I32 [n, k*bits/32]                      always, a `Weight`

@@ -5,15 +5,14 @@ The table below is the whole list; docs and manifest print from it. Facts: archi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """`free`: the library does the same, no option needed. `option`: what permits it otherwise. `codes`: it touches the codes."""
 
     name: str
@@ -44,8 +43,7 @@ STEPS: dict[str, Step] = {
 CHUNK = 1 << 15  # numbers measured at a time
 
 
-@dataclass(slots=True)
-class Measure:
+class Measure(Struct):
     """How far a step moved the values of one tensor: `count` of changed elements, largest absolute and relative change."""
 
     step: str
@@ -55,8 +53,7 @@ class Measure:
     max_rel: float = 0.0
 
 
-@dataclass(slots=True)
-class Meter:
+class Meter(Struct):
     """Collects the measures of one layer."""
 
     found: dict[tuple[str, str], Measure] = field(default_factory=dict)

@@ -7,11 +7,11 @@ Facts: layouts.md 1; formats.md 9.1.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 # Humming's scale dtype -> safetensors dtype (layouts.md 1: E5M3 has no dtype of its own)
@@ -27,8 +27,7 @@ STORED_AS: dict[str, str] = {
 MODEL_DTYPES: dict[str, str] = {"F16": "float16", "BF16": "bfloat16"}  # safetensors name -> Humming's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumberType:
+class NumberType(Struct, frozen=True, kw_only=True):
     """`bits` wide; float: `exponent` and `mantissa` bits, `signed` if a sign bit is there. e0mN is sign-magnitude."""
 
     kind: Literal["uint", "int", "float"]

@@ -6,11 +6,11 @@ Facts: formats.md 2.6, 4.4, 10.5; runtimes.md 1.8.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import gcd
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import DTYPES

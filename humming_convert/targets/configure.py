@@ -6,7 +6,7 @@ Facts: layouts.md 1 (schema), 4.1 (resolution order).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from humming_convert.standard.numbers import number
 from humming_convert.targets.pair import E4M3, E8M0, FP4, Pair, mma_scale_group_size, use_block_scaled_mma

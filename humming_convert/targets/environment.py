@@ -5,13 +5,12 @@ Facts: layouts.md (head), 4.2 (last line), 9.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 VERSIONS = ("0.1.19", "0.1.20")
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(Struct, frozen=True):
     """`compiler`: (major, minor) of NVRTC (NVCC on PPU). `cubin_patch`: false where `HUMMING_DISABLE_PATCH_CUBIN=1`. `humming_version`: of VERSIONS."""
 
     compiler: tuple[int, int] = (13, 0)

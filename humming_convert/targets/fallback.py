@@ -6,7 +6,7 @@ Facts: layouts.md 10.3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from humming_convert.standard.forms import InputForm, WeightForm
 from humming_convert.standard.numbers import MODEL_DTYPES, number
@@ -25,8 +25,7 @@ NEXT: dict[str, tuple[str, ...]] = {  # requested -> tried in this order
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
+class Fallback(Struct, frozen=True):
     """`input`: None if nothing fits. `reason`: empty where the asked activation is taken as it is."""
 
     input: InputForm | None

@@ -7,8 +7,9 @@ Facts: layouts.md 10.1 (the eight rules, in order), 10.2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from humming_convert.findings import Finding, Refused
 from humming_convert.standard.forms import InputForm, WeightForm
@@ -47,8 +48,7 @@ FIRST_SM = {  # layouts.md 10.1, rule 2
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """`rule`: the number in layouts.md 10.1 of the rule that says no, 0 for yes."""
 
     ok: bool

@@ -7,8 +7,10 @@ Facts: layouts.md 4.2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from humming_convert.standard.forms import InputForm, InputMode, ScaleKind, WeightForm
 from humming_convert.standard.numbers import MODEL_DTYPES, NumberType, number
@@ -21,8 +23,7 @@ UNDOCUMENTED = ("float8e3m4", "float4e0m3")
 E8M0, E4M3 = "float8e8m0", "float8e4m3"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class Pair(Struct, frozen=True, kw_only=True):
     """a, b: number types of activation and weight.  c: output, the model dtype.  bs, as_: scale dtypes (`as_` None: unset).
 
     kind, gw, gn: weight scale and its group along K and N.  gi: activation group.  scale_2, zero_point: as in WeightForm.

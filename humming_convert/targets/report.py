@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from humming_convert.findings import Refused
 from humming_convert.standard.forms import InputForm, ScaleForm, ScaleKind, WeightForm

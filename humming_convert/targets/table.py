@@ -7,14 +7,14 @@ Facts: layouts.md (head), 4.2, 10.3; architecture.md 9.1.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Family = Literal["mma", "wgmma", "umma", "mxmma"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """A GPU. `sm`: 10 * major + minor. `ppu`: a PPU device. `names`: what people call the cards.
 
     seen: "run" where packed layers ran on the card, "computed" where the bytes follow from the rules and golden vectors alone.

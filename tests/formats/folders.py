@@ -176,7 +176,7 @@ def read_folder(path: Path, *, headers_only: bool = False, **options: Any) -> Go
 
 def reading_of(path: Path, quantization: Mapping[str, Any] | None, tensors: Mapping[str, Array], **more: Any) -> Got:
     """Writes a folder and reads it. more: options of reading, `headers_only`, `side`, and keys of config.json."""
-    options = {k: more.pop(k) for k in [*ReadOptions.__dataclass_fields__, "headers_only"] if k in more}
+    options = {k: more.pop(k) for k in [*ReadOptions.__struct_fields__, "headers_only"] if k in more}
     return read_folder(folder(path, quantization, tensors, **more), **options)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ if __name__ == "__main__":
 import ml_dtypes  # noqa: E402
 import numpy as np  # noqa: E402
 from layer_maker import WEIGHTS, form, layer  # noqa: E402
+from msgspec.structs import replace  # noqa: E402
 
 from humming_convert.findings import Refused  # noqa: E402
 from humming_convert.gemm.compute import Compute  # noqa: E402

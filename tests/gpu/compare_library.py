@@ -34,7 +34,7 @@ from tests.gpu.library import Library, LibraryBroken, LibraryRefused, Stored  # 
 from tests.gpu.library_cases import make_case  # noqa: E402
 
 FLAGS = ("use_native_dequant", "use_ldmatrix_dequant", "use_raw_weight", "use_flat_weight", "use_block_scaled_mma", "should_apply_bs_on_c")
-FIELDS = (*LayerConfig.__dataclass_fields__, *FLAGS)
+FIELDS = (*LayerConfig.__struct_fields__, *FLAGS)
 UNDEFINED = "interleave_undefined"  # the library's index divides by zero; its bytes are arbitrary (layouts.md 5.7)
 # the library drops the columns after the last whole group, scales and all (layouts.md 3); its rewrite of fused E8M0 weights reads groups of
 # 4, 8, 16, ... words and nothing says what it makes of others (layouts.md S5)

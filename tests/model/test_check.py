@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from humming_convert.findings import Finding, Findings
 from humming_convert.model.check import check_model

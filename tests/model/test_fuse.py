@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from humming_convert.findings import Findings
 from humming_convert.model.fuse import FusedModel, fuse_model, natural

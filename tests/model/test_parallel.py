@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from humming_convert.model.parallel import Heads, Rank, cut_layer, max_tp, ranks, where
 from humming_convert.model.stack import stack

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from humming_convert.standard.expr import stack_weights
 from humming_convert.standard.layer import StandardLayer
