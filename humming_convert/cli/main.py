@@ -6,26 +6,38 @@ Facts: architecture.md 9.1 to 9.3.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from humming_convert.cli import convert, demo, doctor, formats, inspect, kernels, merge, plan, recheck, schema, targets, verify
 from humming_convert.cli.guard import guarded
 
-app = typer.Typer(
-    name="humming-convert",
-    help="Quantized checkpoints to the exact bytes that the Humming GEMM kernels want, on a machine without a GPU, with a proof.\n\n"
-    "humming-convert MODEL --target sm90 --act fp8",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+VERBS = ("convert", "inspect", "plan", "verify", "merge", "recheck", "targets", "formats", "demo", "doctor", "schema", "kernels")
+"""Modules of this room, in the order of --help."""
+ROOT_OPTIONS = frozenset({"--help", "-h", "--version"})
 
-for verb in (convert, inspect, plan, verify, merge, recheck, targets, formats, demo, doctor, schema):
-    app.command(name=verb.__name__.rpartition(".")[2], help=verb.HELP)(verb.command)
-app.add_typer(kernels.app, name="kernels")
+
+def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
+    """The command line with these verbs. What a verb needs is imported, and its options are read, only where it is among them."""
+    app = typer.Typer(
+        name="humming-convert",
+        help="Quantized checkpoints to the exact bytes that the Humming GEMM kernels want, on a machine without a GPU, with a proof.\n\n"
+        "humming-convert MODEL --target sm90 --act fp8",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for verb in verbs:
+        module = import_module(f"humming_convert.cli.{verb}")
+        if hasattr(module, "app"):  # a verb with verbs of its own
+            app.add_typer(module.app, name=verb)
+        else:
+            app.command(name=verb, help=module.HELP)(module.command)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -36,18 +48,14 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
     pass
-
-
-VERBS = frozenset([*(c.name for c in app.registered_commands), *(g.name for g in app.registered_groups)])
-ROOT_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 
 def run() -> None:
     """Console script. Inserts the default verb where none is given."""
     arguments = sys.argv[1:]
-    if arguments and arguments[0] not in VERBS | ROOT_OPTIONS:
+    if arguments and arguments[0] not in ROOT_OPTIONS.union(VERBS):
         arguments = ["convert", *arguments]
-    sys.exit(guarded(app, arguments))
+    asked = arguments[:1] if arguments and arguments[0] in VERBS else VERBS
+    sys.exit(guarded(application(asked), arguments))

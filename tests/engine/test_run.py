@@ -360,7 +360,7 @@ def test_memory_that_runs_out_is_told_with_its_exit_code_and_the_run_goes_on(
     import signal
 
     from humming_convert.cli.guard import guarded
-    from humming_convert.cli.main import app
+    from humming_convert.cli.main import application
 
     handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     command = ["convert", str(model), "--target", "sm90", "--act", "bf16", "--out", str(tmp_path / "out"), "-q"]
@@ -368,11 +368,11 @@ def test_memory_that_runs_out_is_told_with_its_exit_code_and_the_run_goes_on(
         for error in (MemoryError(), RuntimeError("can't start new thread")):
             with monkeypatch.context() as patched:
                 stop_after(patched, 3, error)
-                assert guarded(app, command) == 5
+                assert guarded(application(), command) == 5
             said = capsys.readouterr().err
             assert "--jobs" in said and "Traceback" not in said
             assert not (tmp_path / "out").exists()
-        assert guarded(app, command) == 0
+        assert guarded(application(), command) == 0
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

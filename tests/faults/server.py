@@ -15,7 +15,7 @@ from typing import Any
 
 from humming_convert import api
 from humming_convert.cli.guard import guarded
-from humming_convert.cli.main import app
+from humming_convert.cli.main import application
 
 KINDS = {"write": 1, "read": 2, "sync": 4, "name": 8}
 ACTIONS = {"fail": 1, "short": 2, "kill-before": 3, "kill-after": 4}
@@ -39,7 +39,7 @@ def child(trial: dict[str, Any], report: int, said: int) -> None:
         shim.fault_arm(
             fault["folder"].encode(), kinds, fault["at"], ACTIONS[fault["action"]], fault.get("errno", 0), int(fault["for_good"])
         )
-    code = guarded(app, trial["arguments"])
+    code = guarded(application(), trial["arguments"])
     if fault:
         calls = shim.fault_count()
         shim.fault_arm(b"", 0, 0, 0, 0, 0)
