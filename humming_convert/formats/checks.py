@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ RULES = (
     Rule(716, "scale-all-negative", "the scales of a layer are not all negative", "warning"),
 )
 
-BLOCK = 1 << 23  # elements looked at in one go
+BLOCK = 1 << 18  # elements looked at in one go: what is computed of them stays in the cache
 LARGEST_FACTOR = 1e30  # formats.md 12 row 32
 SMALLEST_FACTOR = 1 / LARGEST_FACTOR  # some are divisors, whose reciprocal must be finite too
 
@@ -85,11 +86,15 @@ def _finite(c: Check, read: Read) -> list[Seen]:
         return []
     unsigned = np.dtype(f"<u{c.view.numpy.itemsize}").type
     magnitude, limit, mask = unsigned(~unsigned(0)) >> unsigned(1), unsigned(HUGE[c.view.dtype]), unsigned(EXPONENT[c.view.dtype])
+    largest, smallest = int(limit), int(limit | ~magnitude)
     beyond = bad = 0
     for b in blocks(read(c.view)):
-        here = int(np.count_nonzero((raw(b) & magnitude) > limit))
-        beyond += here
-        bad += int(np.count_nonzero((raw(b) & mask) == mask)) if here else 0
+        bits = raw(b)
+        # the number farthest above 0 is the largest as a signed integer, the one farthest below the largest as an unsigned one
+        if int(bits.view(f"<i{b.dtype.itemsize}").max()) <= largest and int(bits.max()) <= smallest:
+            continue
+        beyond += int(np.count_nonzero((bits & magnitude) > limit))
+        bad += int(np.count_nonzero((bits & mask) == mask))
     advice = "re-export the layer; they poison every output row they touch"
     name = leaf(c.view)
     nan = Seen("error", "scale-nonfinite", f"{bad} NaN or infinite in {name}", bad, advice)
@@ -128,6 +133,7 @@ def _fp8_plausible(c: Check, read: Read) -> list[Seen]:
     return _implausible(c, 448 * largest, "fp8", "it may be the reciprocal of the scale")
 
 
+FEW = 64  # numbers that are looked at before all of a tensor
 SIGNED = 16  # scales from which on one sign in all of them is no chance
 
 
@@ -160,7 +166,7 @@ def _positive(c: Check, read: Read) -> list[Seen]:
 
 
 def _e8m0(c: Check, read: Read) -> list[Seen]:
-    bad = sum(int(np.count_nonzero(raw(b) == 255)) for b in blocks(read(c.view)))
+    bad = sum(int(np.count_nonzero(bits == 255)) for b in blocks(read(c.view)) if (bits := raw(b)).max() == 255)
     return [_e8m0_seen(c, bad, "")] * (bad > 0)
 
 
@@ -256,7 +262,8 @@ def _not_all_zero(severity: Severity, code: str) -> Look:
     def look(c: Check, read: Read) -> list[Seen]:
         x = read(c.view)
         magnitude = np.dtype(f"<u{x.dtype.itemsize}").type((1 << (8 * x.dtype.itemsize - 1)) - 1)
-        if not c.view.nbytes or any((raw(b) & magnitude).any() for b in blocks(x)):
+        first = raw(x.reshape(-1)[:FEW])  # almost always they tell
+        if not c.view.nbytes or (first & magnitude).any() or any((raw(b) & magnitude).any() for b in blocks(x)):
             return []
         return [Seen(severity, code, f"{leaf(c.view)} is zero everywhere", 1, "re-export the layer")]
 
@@ -363,8 +370,9 @@ def run_checks(checks: Iterable[Check], read: Read, findings: Findings, jobs: in
         return CHECKS[c.what](Check(what=c.what, view=view, layer=c.layer, params=c.params, other=c.other), read)
 
     todo = list(dict.fromkeys(checks))
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
-        for c, seen in zip(todo, pool.map(look, todo), strict=True):
+    with ExitStack() as stack:
+        each = map if jobs == 1 else stack.enter_context(ThreadPoolExecutor(jobs)).map
+        for c, seen in zip(todo, each(look, todo), strict=True):
             for s in seen:
                 findings.add(
                     Finding(

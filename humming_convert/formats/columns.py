@@ -6,6 +6,7 @@ Facts: formats.md 2.6, 2.7, 12.7 to 12.9, 12.17, 12.18, D21.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -115,12 +116,22 @@ def groups_of(source: Source, module: Module, suffix: str, k: int, count: int, d
     return Groups(k, stored, size)
 
 
+@lru_cache(maxsize=256)
+def _in_order(k: int, stored: int) -> NDArray[np.int32]:
+    """g_idx without an order of its own: column i is in group i / stored. Models have many layers of few sizes."""
+    return (np.arange(k) // stored).astype(np.int32)
+
+
 def column_groups(source: Source, module: Module, view: TensorView, groups: Groups) -> NDArray[np.int32] | None:
     """The group of every column where g_idx is a true act-order, None where it is the identity. What is wrong goes to findings.
 
     Only the content decides, not `desc_act` (formats.md 2.7).
     """
-    g = np.asarray(source.read(view)).astype(np.int64)
+    stored = groups.stored or groups.k
+    stored_g = np.asarray(source.read(view))
+    if np.array_equal(stored_g, _in_order(groups.k, stored)):
+        return None
+    g = stored_g.astype(np.int64)
     count, where = groups.count, at(module, "g_idx")
     if count == 1 and ((g == 0) | (g == -1)).all():
         return None
@@ -136,8 +147,7 @@ def column_groups(source: Source, module: Module, view: TensorView, groups: Grou
             **where,
         )
         return None
-    stored = groups.stored or groups.k
-    if count == 1 or (g == np.arange(groups.k) // stored).all():
+    if count == 1:
         return None
     if (g == 0).all():
         source.findings.warning(

@@ -70,15 +70,15 @@ def _zero(layer: StandardLayer, block: CodeBlock, expert: int | None, context: C
 
 def _first(block: CodeBlock, context: Context) -> Codes:
     """Some codes from the beginning of the stored tensor: of row 0, or of column 0 (to 31) and a few rows."""
-    stored = block.stored(context)
+    kind = FIRST[block.packing]
+    view, rows = block.view.at(block.index), {"row": 1, "columns": block.bits, "column": LEAST}[kind]
+    # of a whole tensor only these rows are asked for: what is not looked at is not mapped
+    stored = context.read(view.rows(0, min(rows, view.shape[0]))) if block.window is None else block.stored(context)[:rows]
     if block.packing in ("gptq", "gptq_planar", "awq") and block.n % ROWS == 0:
         each = block.n // stored.shape[1]  # rows that share a stored column: eight of AWQ
         stored, block = stored[:, : ROWS // each], replace(block, n=ROWS)
-    if (kind := FIRST[block.packing]) == "row":
-        rows, n, k = 1, 1, block.k
-    else:
-        rows, n, k = (block.bits, block.n, min(32, block.k)) if kind == "columns" else (LEAST, block.n, min(LEAST, block.k))
-    return PACKINGS[block.packing](np.ascontiguousarray(stored[:rows]), block.bits, n, k)
+    n, k = (1, block.k) if kind == "row" else (block.n, min(32 if kind == "columns" else LEAST, block.k))
+    return PACKINGS[block.packing](np.ascontiguousarray(stored), block.bits, n, k)
 
 
 def _zero_points(expr: Expr, layer: StandardLayer, expert: int | None, context: Context) -> NDArray[np.uint8]:

@@ -7,6 +7,7 @@ Facts: formats.md 2.3, 11 (D3, D4, D5), 12.10 to 12.15.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -39,8 +40,9 @@ Kind = Literal["v2", "v1", "zero", "damaged", "other-layout", "varies"]
 DAMAGED_3 = np.array([0x00000000, 0xB6DB6DB7, 0x49249249], np.uint32)
 
 
+@lru_cache(maxsize=256)
 def _constant(bits: int, n: int, value: int, planar: bool) -> Words:
-    """The words of one group whose zero points are all `value`."""
+    """The words of one group whose zero points are all `value`. Models have many layers of few widths."""
     codes = np.full(-(-n // 32) * 32 if planar else n, value & ((1 << bits) - 1), np.uint8)
     return planar_pack(codes, bits) if planar else stream_pack(codes, bits)
 
@@ -54,10 +56,11 @@ def census(words: Words, bits: int, n: int, planar: bool) -> Kind:
     """Which constant the words [groups, columns] are, `varies` if none. `other-layout`: a symmetric constant of the other 3-bit layout."""
     mid = 1 << (bits - 1)
     rows = np.ascontiguousarray(words)
-    if (rows == rows.flat[0]).all() and rows.flat[0] == 0 and not (planar and bits == 1):
+    if not rows.flat[0] and not rows.any() and not (planar and bits == 1):
         return "zero"
     for kind, value in (("v2", mid), ("v1", mid - 1)):
-        if (rows == _constant(bits, n, value, planar)).all():
+        constant = _constant(bits, n, value, planar)
+        if (rows[:1] == constant).all() and (rows == constant).all():
             return kind  # type: ignore[return-value]
     if n * bits % 32:  # the unused high bits of a row may hold anything
         fields = unpack_zeros(rows, bits, n, planar)

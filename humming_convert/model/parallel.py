@@ -180,9 +180,8 @@ def axis_of(module: str) -> Axis | None:
 
 def where(layer: StandardLayer, rank: Rank, heads: Heads) -> Cut | Rejected | None:
     """What the rank takes of a layer; None: nothing (another rank has this expert). Rejected: the layer cannot be cut so."""
-    expert = expert_of(layer.name) or expert_of(layer.parts[0])
     everything = Cut(((0, layer.n),), layer.stack_n, (0, layer.k))
-    if expert is not None and rank.ep_size > 1:
+    if rank.ep_size > 1 and (expert := expert_of(layer.name) or expert_of(layer.parts[0])) is not None:
         return _of_experts(layer, rank, heads, expert.index)
     if rank.tp_size == 1:
         return everything

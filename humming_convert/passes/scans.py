@@ -17,8 +17,10 @@ from humming_convert.passes.known import tiles
 from humming_convert.passes.orders import LANES, source_order
 from humming_convert.passes.positions import padded_width, source_bits
 from humming_convert.passes.route import ROW, Reading, Route
+from humming_convert.standard.packing import PACKINGS, take_words, takes_whole_words
 
 Raw = NDArray[Any]
+FIRST = 32  # rows and columns that are looked at before a compiled kernel is loaded: almost always they hold a code 0
 STEP = 1 << 18  # bytes between two looks at the result: in cache, and an early end is early
 E4M3_NAN = 0x7F
 
@@ -65,6 +67,11 @@ def _codes_have_zero(packing: str, bits: int, raw: NDArray[np.uint8], rows: slic
 
 def any_zero_code(packing: str, bits: int, stored: Raw, n: int, k: int) -> bool:
     """Whether any of the n * k codes of a block is 0 (ends at the first stretch that has one)."""
+    rows, columns = (0, min(n, FIRST)), (0, min(k, FIRST))
+    if takes_whole_words(packing, bits, n, k, rows, columns):
+        corner = take_words(packing, bits, stored, n, rows, columns)
+        if not PACKINGS[packing](np.ascontiguousarray(corner), bits, rows[1], columns[1]).all():
+            return True
     raw = stored_rows(packing, stored, n)
     pitch, width = raw.strides[0], padded_width(bits)
     if packing == "signed_rows" and bits != 8:
@@ -77,8 +84,8 @@ def any_zero_code(packing: str, bits: int, stored: Raw, n: int, k: int) -> bool:
     if any(_codes_have_zero(packing, bits, raw, *edge) for edge in edges):
         return True
     at_n, at_k = np.arange(0, whole_n, tall), np.arange(0, whole_k, wide)
-    rows, columns = source_bits(packing, bits, pitch, at_n, at_k)
-    by_n, by_k = _table(rows[:, 0] // 8), _table(columns[:, 0] // 8)
+    bits_n, bits_k = source_bits(packing, bits, pitch, at_n, at_k)
+    by_n, by_k = _table(bits_n[:, 0] // 8), _table(bits_k[:, 0] // 8)
     outer, inner = (by_n, by_k) if packing in ("rows", "signed_rows") else (by_k, by_n)
     if not len(outer) or not len(inner):
         return False

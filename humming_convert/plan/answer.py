@@ -7,6 +7,7 @@ Facts: layouts.md 2 (rules marked D), architecture.md 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -66,8 +67,11 @@ def _known(answers: Answers, name: str) -> bool | None:
     return value
 
 
+_questions = lru_cache(maxsize=1024)(questions)  # a model has many layers of few forms
+
+
 def _asked(layer: StandardLayer, given: InputForm, target: Target, env: Environment, request: Request) -> tuple[str, ...]:
-    return questions(
+    return _questions(
         layer.form,
         given,
         target,

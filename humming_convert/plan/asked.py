@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from humming_convert.findings import Findings
-from humming_convert.plan.recipe import describe
+from humming_convert.plan.recipe import describe, environment_of
 from humming_convert.plan.types import PlannedLayer, Request
 from humming_convert.targets.activations import activation
-from humming_convert.targets.environment import Environment, compiler_version
 from humming_convert.targets.legality import compatible, legal_activations
 from humming_convert.targets.table import TARGETS
 
@@ -22,9 +21,7 @@ def check_asked(planned: Iterable[PlannedLayer], request: Request, findings: Fin
     if request.act == "auto":
         return
     wanted = activation(request.act, request.dtype)
-    env = Environment(
-        compiler=compiler_version(request.cuda_compiler_version), cubin_patch=request.cubin_patch, humming_version=request.humming_version
-    )
+    env = environment_of(request)
     for p in planned:
         form = p.layer.form
         verdicts = [compatible(form, wanted, target, env, request.dtype) for target in TARGETS]

@@ -6,6 +6,8 @@ Facts: architecture.md 9.2, 9.4; layouts.md 2, 10; formats.md 6.5.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -43,8 +45,18 @@ class Packing(Struct, frozen=True, kw_only=True):
 
     @property
     def environment(self) -> Environment:
-        r = self.request
-        return Environment(compiler=compiler_version(r.cuda_compiler_version), cubin_patch=r.cubin_patch, humming_version=r.humming_version)
+        return environment_of(self.request)
+
+
+# pure functions of plain values: a model has many layers of few shapes
+_compatible_forms = lru_cache(maxsize=1024)(compatible)
+_resolved = lru_cache(maxsize=1024)(resolve)
+
+
+@lru_cache(maxsize=16)
+def environment_of(request: Request) -> Environment:
+    r = request
+    return Environment(compiler=compiler_version(r.cuda_compiler_version), cubin_patch=r.cubin_patch, humming_version=r.humming_version)
 
 
 def plan_packed(layer: StandardLayer, vllm: str | None, packing: Packing) -> tuple[PlannedLayer, ...]:
@@ -88,7 +100,7 @@ def _of_rank(layer: StandardLayer, settled: InputForm, packing: Packing) -> Plan
         layer, settled, packing.target, packing.environment, request, packing.read, headers_only=packing.headers_only
     )
     try:
-        recipe = resolve(
+        recipe = _resolved(
             n=layer.n,
             k=layer.k,
             experts=layer.experts,
@@ -113,7 +125,7 @@ def _of_rank(layer: StandardLayer, settled: InputForm, packing: Packing) -> Plan
 
 
 def _compatible(form: WeightForm, given: InputForm, packing: Packing) -> bool:
-    return compatible(form, given, packing.target, packing.environment, packing.request.dtype).ok
+    return _compatible_forms(form, given, packing.target, packing.environment, packing.request.dtype).ok
 
 
 def _input_form(layer: StandardLayer, packing: Packing) -> InputForm | None:
@@ -144,7 +156,7 @@ def _input_form(layer: StandardLayer, packing: Packing) -> InputForm | None:
 def _settle(layer: StandardLayer, wanted: InputForm, packing: Packing) -> InputForm | None:
     """The activation that the layer gets: the wanted one where it is legal, else by fall-back where that was allowed."""
     request, findings = packing.request, packing.findings
-    verdict = compatible(layer.form, wanted, packing.target, packing.environment, request.dtype)
+    verdict = _compatible_forms(layer.form, wanted, packing.target, packing.environment, request.dtype)
     automatic = request.act == "auto"
     if verdict.ok and not automatic:
         return wanted
