@@ -51,6 +51,7 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
     as_json, verbose = "--json" in arguments, "--verbose" in arguments or "-v" in arguments
     signals = Signals()
     gc.set_threshold(200_000, 50, 1000)  # a plan is hundreds of thousands of objects that stay, and nothing in them is a cycle
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a core that waits by spinning; no matrix is multiplied here
 
     def end(code: int, message: str, findings: Iterable[Finding] = (), kind: str = "error") -> int:
         found = tuple(findings)

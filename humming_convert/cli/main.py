@@ -5,6 +5,7 @@ Facts: architecture.md 9.1 to 9.3.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterable
 from importlib import import_module
@@ -58,4 +59,6 @@ def run() -> None:
     if arguments and arguments[0] not in ROOT_OPTIONS.union(VERBS):
         arguments = ["convert", *arguments]
     asked = arguments[:1] if arguments and arguments[0] in VERBS else VERBS
-    sys.exit(guarded(application(asked), arguments))
+    code = guarded(application(asked), arguments)
+    gc.freeze()  # the process ends: all that is left need not be looked through for cycles, several times, before it does
+    sys.exit(code)
