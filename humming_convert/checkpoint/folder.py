@@ -6,11 +6,11 @@ Made by `open_checkpoint` (checkpoint/__init__.py). Facts: formats.md 1.1, 1.2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from humming_convert.checkpoint.tensors import TensorView
 
@@ -31,8 +31,7 @@ class ConfigSection(Struct, frozen=True, kw_only=True):
     body: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, kw_only=True):
     """What is in a folder.
 
     config: config.json.  sections: quantization configs found, the primary first (formats.md 1.1).
@@ -51,11 +50,11 @@ class Checkpoint:
     others: tuple[str, ...]
     dtype: str
     declared_dtype: str | None
-    text_config: Mapping[str, Any] = field(init=False, repr=False, compare=False)
-    """The language model's part of config.json: the nested one where there is one, else the whole. Asked for once a module."""
+    text_config: Mapping[str, Any] = {}
+    """The language model's part of config.json: the nested one where there is one, else the whole. Follows from `config`, found once."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text_config", self._text_config())
+        force_setattr(self, "text_config", self._text_config())
 
     def _text_config(self) -> Mapping[str, Any]:
         for key in ("text_config", "llm_config", "language_config"):

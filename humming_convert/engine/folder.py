@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -45,7 +44,7 @@ def _boot_id() -> str:
 
 def _alive(owner: dict[str, object], lock: Path) -> bool:
     """Whether the owner of a lock still runs. On another host that cannot be seen: there its signs of life count."""
-    if owner.get("host") != socket.gethostname():
+    if owner.get("host") != os.uname().nodename:
         return _age(lock) < STALE
     if owner.get("boot") != _boot_id():
         return False
@@ -60,7 +59,7 @@ def _alive(owner: dict[str, object], lock: Path) -> bool:
 
 def _age(lock: Path) -> float:
     """Seconds since the file was touched, by the file system's own clock: that of another host may differ."""
-    now = lock.with_name(f"{OURS}clock-{socket.gethostname()}-{os.getpid()}")
+    now = lock.with_name(f"{OURS}clock-{os.uname().nodename}-{os.getpid()}")
     try:
         now.touch()
         return now.stat().st_mtime - lock.stat().st_mtime
@@ -159,7 +158,7 @@ def workspace(out: Path, part: str = "") -> Iterator[Workspace]:
 
 def _take(lock: Path) -> None:
     """Creates the lock file. The system lets one of several do it."""
-    mine = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot_id(), "start": _start_time(os.getpid())}
+    mine = {"pid": os.getpid(), "host": os.uname().nodename, "boot": _boot_id(), "start": _start_time(os.getpid())}
     while True:
         try:
             fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)

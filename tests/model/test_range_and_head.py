@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Finding, Findings
