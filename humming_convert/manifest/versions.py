@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from humming_convert.checkpoint.tensors import Read
 from humming_convert.findings import Refused
 from humming_convert.layouts.reread import Tensors, bytes_differ, reading_differs
-from humming_convert.layouts.resolve import resolve
 from humming_convert.plan.answer import answers_for
+from humming_convert.plan.recipe import resolved
 from humming_convert.plan.types import Plan, PlannedLayer, Request
 from humming_convert.standard.expr import Context
 from humming_convert.standard.lossy import Meter
@@ -55,7 +55,7 @@ def layer_same_bytes(planned: PlannedLayer, request: Request, version: str, read
     # a static input scale shapes no bytes of the others
     answers = answers_for(layer, own.input, target, env, request, read, known=own.answers)
     try:
-        other = resolve(
+        other = resolved(
             n=layer.n,
             k=layer.k,
             experts=layer.experts,

@@ -50,7 +50,7 @@ class Packing(Struct, frozen=True, kw_only=True):
 
 # pure functions of plain values: a model has many layers of few shapes
 _compatible_forms = lru_cache(maxsize=1024)(compatible)
-_resolved = lru_cache(maxsize=1024)(resolve)
+resolved = lru_cache(maxsize=1024)(resolve)
 
 
 @lru_cache(maxsize=16)
@@ -100,7 +100,7 @@ def _of_rank(layer: StandardLayer, settled: InputForm, packing: Packing) -> Plan
         layer, settled, packing.target, packing.environment, request, packing.read, headers_only=packing.headers_only
     )
     try:
-        recipe = _resolved(
+        recipe = resolved(
             n=layer.n,
             k=layer.k,
             experts=layer.experts,
