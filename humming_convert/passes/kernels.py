@@ -276,3 +276,49 @@ def _note_difference(b: Value, result: Value, wrong: Value, at: tuple[Value, Val
             for i, value in enumerate((*at, b.zext(have, I64), b.zext(want, I64))):
                 b.store(value, v.at(b, result, I64(16 + 8 * i)), align=8)
         b.store(b.add(count, I64(1)), wrong)
+
+
+# ---- lists of calls
+
+CALLER = """\
+define i64 @kernel(ptr %parameters) {
+entry:
+  %calls_at = load i64, ptr %parameters
+  %calls = inttoptr i64 %calls_at to ptr
+  %first_at = getelementptr i64, ptr %parameters, i64 1
+  %first = load i64, ptr %first_at
+  %count_at = getelementptr i64, ptr %parameters, i64 2
+  %count = load i64, ptr %count_at
+  br label %head
+head:
+  %i = phi i64 [ %first, %entry ], [ %next, %more ]
+  %left = icmp slt i64 %i, %count
+  br i1 %left, label %body, label %end
+body:
+  %row = getelementptr [6 x i64], ptr %calls, i64 %i
+  %function_at = load i64, ptr %row
+  %function = inttoptr i64 %function_at to ptr
+  %a_at = getelementptr i64, ptr %row, i64 1
+  %a = load i64, ptr %a_at
+  %b_at = getelementptr i64, ptr %row, i64 2
+  %b = load i64, ptr %b_at
+  %c_at = getelementptr i64, ptr %row, i64 3
+  %c = load i64, ptr %c_at
+  %d_at = getelementptr i64, ptr %row, i64 4
+  %d = load i64, ptr %d_at
+  %want_at = getelementptr i64, ptr %row, i64 5
+  %want = load i64, ptr %want_at
+  %result = call i64 %function(i64 %a, i64 %b, i64 %c, i64 %d)
+  %result_low = trunc i64 %result to i32
+  %want_low = trunc i64 %want to i32
+  %same = icmp eq i32 %result_low, %want_low
+  br i1 %same, label %more, label %end
+more:
+  %next = add i64 %i, 1
+  br label %head
+end:
+  ret i64 %i
+}
+"""
+"""Makes rows of calls (`calls.Call`) from `first` to `count`; returns the index of the first with another result than wanted, or count.
+Written out: llvmlite's builder has no call through an address. Functions of fewer arguments ignore the rest (System V, AAPCS64)."""

@@ -34,7 +34,8 @@ class Kernel:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
-        self._function = kind(engine.get_function_address("kernel"))
+        self.address = int(engine.get_function_address("kernel"))
+        self._function = kind(self.address)
 
     def __call__(self, parameters: NDArray[np.int64]) -> int:
         """parameters: C-contiguous int64; the caller keeps alive what its addresses point at."""

@@ -85,6 +85,7 @@ EDGE_TABLES = (
     *("target_rows", "target_columns", "row_slot", "column_slot", "jump"),
 )
 """Names of an EdgePlan's tables, in order."""
+PLANS = 512  # kept; of a model's layers some dozen differ
 ADDRESSES = ("source", "target", "aux", "result")  # parameters that differ from call to call
 TILE_SLOTS = tuple(HEAD.index(x) for x in ADDRESSES)
 GENERAL_SLOTS = tuple(GENERAL.index(x) for x in ADDRESSES)
@@ -205,7 +206,7 @@ def _signed_table(s: Shape, maps_table: NDArray[np.uint8]) -> NDArray[np.uint8]:
     )
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=PLANS)
 def plan_of(s: Shape) -> Plan:
     tile = _tile_plan(s)
     whole = Box(0, s.n, 0, s.k)
