@@ -26,7 +26,7 @@ from humming_convert.plan.types import PlainTensor, PlannedLayer, PlannedTensor
 from humming_convert.proof.failed import ProofFailed
 from humming_convert.proof.roundtrip import prove_standard_weight, prove_weight
 from humming_convert.proof.small import prove_small
-from humming_convert.proof.stream import ExpertStream, scale_pass, streams
+from humming_convert.proof.stream import ExpertStream, look_up_pass, small_passes, streams
 from humming_convert.standard.expr import Context, Stored, Weight
 from humming_convert.standard.lossy import Meter
 
@@ -55,19 +55,19 @@ def digest_of(value: NDArray[Any]) -> str:
 def write_layer(planned: PlannedLayer, writer: OutputWriter, worker: Worker) -> LayerResult:
     """All tensors of one layer. Raises ProofFailed if what the file holds is not what the source says."""
     meter = Meter()
-    context = Context(read=worker.read, meter=meter)
     layer = planned.layer
+    weight = layer.tensors["weight"]
+    assert isinstance(weight, Weight)
+    context = Context(read=worker.read, meter=meter, look_up=look_up_pass(weight))
     clock = worker.clock
     with clock.phase("read"):
         small = {role: expr.evaluate(context) for role, expr in layer.tensors.items() if role != "weight"}
-    weight = layer.tensors["weight"]
-    assert isinstance(weight, Weight)
     digests: dict[str, str] = {}
     if planned.recipe is None:
         packed, aux = small, None
     else:
         with clock.phase("pack"):
-            packed, aux = pack_small(planned.recipe, small, meter, scale_pass(weight))
+            packed, aux = pack_small(planned.recipe, small, meter, small_passes(weight))
     # a weight the compiled passes cannot take, or too small to wait for them, goes through the reference
     if planned.recipe is not None:
         assert aux is not None

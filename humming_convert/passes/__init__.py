@@ -36,10 +36,12 @@ from humming_convert.passes.padding import (
 )
 from humming_convert.passes.scales import place_scale
 from humming_convert.passes.scans import any_zero_code, count_nan_e4m3, group_has_magnitude, group_top_and_bottom
+from humming_convert.passes.small import SMALL_PASSES, look_up
 
 __all__ = [
     "AUX_KINDS",
     "PACKINGS",
+    "SMALL_PASSES",
     "At",
     "Aux",
     "Bases",
@@ -66,6 +68,7 @@ __all__ = [
     "is_fast",
     "joined",
     "known_box",
+    "look_up",
     "make",
     "pack_block",
     "padding_code",

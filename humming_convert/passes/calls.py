@@ -168,7 +168,7 @@ def make(calls: Ints, first: int = 0) -> int:
 @lru_cache(maxsize=1)
 def _caller() -> Kernel:
     def text() -> str:
-        from humming_convert.passes.kernels import CALLER
+        from humming_convert.passes.written import CALLER
 
         return CALLER
 

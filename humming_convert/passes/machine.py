@@ -23,7 +23,7 @@ from xxhash import xxh3_128, xxh3_128_digest
 
 ENVIRONMENT = "HUMMING_CONVERT_CACHE"
 DIGEST_BYTES = 16
-SHAPING = ("kernels", "machine", "maps", "orders", "positions", "route", "vector")  # modules that shape a kernel's code
+SHAPING = ("kernels", "machine", "maps", "orders", "positions", "route", "vector", "written")  # modules that shape a kernel's code
 
 Check = Callable[["Kernel"], bool]
 

@@ -19,13 +19,13 @@ from humming_convert import passes
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.layouts import WeightAux
 from humming_convert.layouts.address import addresses
-from humming_convert.layouts.config import LayerRecipe, ScalePlace
+from humming_convert.layouts.config import LayerRecipe
 from humming_convert.layouts.recipe import WeightRecipe
-from humming_convert.layouts.scales import place_scale
+from humming_convert.layouts.small import REFERENCE, SmallPasses
 from humming_convert.layouts.weights import map_codes
 from humming_convert.plan.types import PlannedLayer
 from humming_convert.proof.failed import ProofFailed
-from humming_convert.standard.expr import CodeBlock, Weight
+from humming_convert.standard.expr import CodeBlock, LookUp, Weight, look_up
 from humming_convert.standard.packing import PACKINGS
 
 WINDOW = 1 << 20  # packed words (4 MB) at a time: fewer calls, and rows formats read longer stretches (measured)
@@ -44,14 +44,22 @@ Take = Callable[[str, int], NDArray[np.uint8]]
 
 def streams(recipe: LayerRecipe, weight: Weight) -> bool:
     """Whether every block has a compiled pass, and the layer is worth loading it."""
-    if weight.n * weight.k * (weight.experts or 1) < SMALL:
-        return False
-    return all(b.straight and passes.supported(recipe.weight, b.packing, b.bits, b.n, b.k) for b in weight.blocks)
+    return large(weight) and all(b.straight and passes.supported(recipe.weight, b.packing, b.bits, b.n, b.k) for b in weight.blocks)
 
 
-def scale_pass(weight: Weight) -> Callable[[NDArray[Any], ScalePlace, bool], NDArray[Any]]:
-    """What places a layer's scales: the compiled pass, or for small layers the reference."""
-    return passes.place_scale if weight.n * weight.k * (weight.experts or 1) >= SMALL else place_scale
+def large(weight: Weight) -> bool:
+    """Whether the layer is worth loading compiled code."""
+    return weight.n * weight.k * (weight.experts or 1) >= SMALL
+
+
+def small_passes(weight: Weight) -> SmallPasses:
+    """What goes over a layer's scales: compiled passes, or for small layers the references."""
+    return passes.SMALL_PASSES if large(weight) else REFERENCE
+
+
+def look_up_pass(weight: Weight) -> LookUp:
+    """What rounds 16-bit scales."""
+    return passes.look_up if large(weight) else look_up
 
 
 @dataclass(frozen=True, slots=True)
