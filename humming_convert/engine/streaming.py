@@ -8,6 +8,8 @@ Facts: architecture.md 5, 6.
 
 from __future__ import annotations
 
+import errno
+import os
 from contextlib import closing
 from typing import Any
 
@@ -132,25 +134,31 @@ class _Calls:
         start, end = self._at + 4 * windows[number].first, self._at + 4 * (windows[last - 1].first + windows[last - 1].words)
         assert start == self._writer.upto, (self._writer.path.name, start, self._writer.upto)
         calls = self._calls.calls[: starts[last]]
-        done = passes.make(calls, int(starts[number]))
+        done, error = passes.make(calls, int(starts[number]))
         while done < len(calls):
-            self._again(*(int(x) for x in self._listed.doing[done]))
-            done = passes.make(calls, done + 1)
+            doing, window, piece = self._listed.doing[done].tolist()
+            self._again(doing, window, piece, OSError(error, os.strerror(error)) if error else None)
+            done, error = passes.make(calls, done + 1)
         self._writer.advance(end - start)
         self._expert.compared += int(self._listed.codes[number:last].sum())
         times = self._times[number:last, :, 0] * 10**9 + self._times[number:last, :, 1]
         for phase, nanoseconds in zip(PHASES, np.diff(times, axis=1).sum(0).tolist(), strict=True):
             self._worker.clock.seconds[phase] += nanoseconds / 1e9
 
-    def _again(self, doing: int, number: int, piece: int) -> None:
-        """What a call did not do, or not all of, from Python."""
+    def _again(self, doing: int, number: int, piece: int, error: OSError | None) -> None:
+        """What a call did not do, or not all of, from Python. error: why; a call that was interrupted is made again."""
         window = self._listed.windows[number]
         ahead = self._expert.ahead(window)
         words = self._packed[: 4 * window.words].view(np.uint32)
         raw, offset = as_bytes(words), self._at + 4 * window.first
+        failed = None if error is None or error.errno == errno.EINTR else error
         if doing == programs.READ:
             p = ahead.pieces[piece]
+            if failed is not None:
+                raise self._worker.files.failed(p.view, failed) from failed
             self._worker.files.fill(p.view, self._sources[p.slot][: p.view.nbytes].data)
+        elif failed is not None and doing in (programs.WRITE, programs.BACK):
+            raise failed
         elif doing == programs.WRITE:
             self._writer.write(raw, offset)
         elif doing == programs.BACK:

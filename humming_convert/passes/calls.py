@@ -156,13 +156,16 @@ def function(*names: str) -> int:
     return int(ctypes.cast(found, ctypes.c_void_p).value or 0)
 
 
-def make(calls: Ints, first: int = 0) -> int:
-    """Makes calls (rows of a Linked's) from `first` on. Returns the index of the first with another result than wanted, or their count.
+def make(calls: Ints, first: int = 0) -> tuple[int, int]:
+    """Makes calls (rows of a Linked's) from `first` on. Returns (index of the first with another result than wanted, or their count; the
+    error number that it left, 0 for none).
 
     The caller keeps alive what addresses point at. None of the functions may call back into Python.
     """
     assert calls.dtype == np.int64 and calls.ndim == 2 and calls.shape[1] == FIELDS and calls.flags.c_contiguous, calls.shape
-    return _caller()(np.array([address(calls), first, len(calls)], np.int64))
+    ctypes.set_errno(0)
+    done = _caller()(np.array([address(calls), first, len(calls)], np.int64))
+    return done, ctypes.get_errno() if done < len(calls) else 0
 
 
 @lru_cache(maxsize=1)

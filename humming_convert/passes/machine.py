@@ -33,7 +33,7 @@ class Kernel:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, use_errno=True)
         self.address = int(engine.get_function_address("kernel"))
         self._function = kind(self.address)
 
