@@ -7,8 +7,9 @@ Facts: passes_cpu.md 3 (windows that fit the second-level cache).
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from humming_convert.passes import At, Listing, Program
 from humming_convert.proof.stream import ExpertStream
 
 WINDOW = 1 << 16  # packed words (256 KB) at a time: these, the source's and both files' pages are half of a second-level cache
+KEPT = 32  # programs; of a model's layers some dozen differ, and one takes up to a megabyte
 
 # bases after the program's own: the output's descriptor, the byte of it where the expert begins, the window's words, times, what proofs
 # count, the digests of file and tensor, aux values by arrangement; then three for each slot
@@ -51,6 +53,22 @@ class Listed:
     codes: NDArray[np.int64]
     reads: dict[int, int]
     """slot -> bytes of the largest window's; slots that are read once are not here"""
+
+
+_kept: dict[Hashable, Listed] = {}
+_lock = threading.Lock()  # two workers that list at a time would make tables of their own, whose addresses differ
+
+
+def program_of(expert: ExpertStream) -> Listed:
+    """The program of the expert's sort, made once."""
+    sort = expert.sort
+    with _lock:
+        found = _kept.get(sort)
+        if found is None:
+            if len(_kept) >= KEPT:
+                _kept.clear()
+            found = _kept[sort] = listed(expert)
+        return found
 
 
 def listed(expert: ExpertStream) -> Listed:
@@ -124,9 +142,9 @@ class _Lister:
             listing.call(self._clock, time.CLOCK_MONOTONIC, At(TIMES, 16 * (MARKS * number + phase)))
             doing.upto(listing, OTHER, number)
 
+        self._codes[number] = sum(p.n * p.k for p in ahead.pieces)
         mark(0)
         for i, p in enumerate(ahead.pieces):
-            self._codes[number] += p.n * p.k
             if not p.once:
                 self._reads[p.slot] = max(self._reads.get(p.slot, 0), p.view.nbytes)
                 start = p.view.offset - p.block.view.at(p.block.index).offset

@@ -20,13 +20,12 @@ from humming_convert import passes
 from humming_convert.engine import programs
 from humming_convert.engine.digest import Digest
 from humming_convert.engine.output import OutputWriter, as_bytes, read_into
-from humming_convert.engine.programs import MARKS, Listed, shaped, slot_base
+from humming_convert.engine.programs import MARKS, shaped, slot_base
 from humming_convert.engine.worker import PHASES, Worker
 from humming_convert.proof.stream import Ahead, ExpertStream, Step
 
 PIECE = 1 << 18  # bytes written and read back at once, step by step: what was written is still in L2 when it is read
 LIST = 1 << 23  # packed bytes in a list: a stop is noticed after every one
-PROGRAMS = 64  # that a worker keeps
 
 
 def stream_expert(expert: ExpertStream, writer: OutputWriter, at: int, digest: Digest, worker: Worker) -> None:
@@ -60,22 +59,12 @@ def _one(expert: ExpertStream, step: Step, writer: OutputWriter, at: int, digest
     clock.add("prove")
 
 
-def _listed(expert: ExpertStream, worker: Worker) -> Listed:
-    """The program of the expert's sort, kept by the worker."""
-    found = worker.programs.get(expert.sort)
-    if found is None:
-        if len(worker.programs) >= PROGRAMS:
-            worker.programs.clear()
-        found = worker.programs[expert.sort] = programs.listed(expert)
-    return found
-
-
 class _Calls:
     """The calls of one expert."""
 
     def __init__(self, expert: ExpertStream, writer: OutputWriter, at: int, digest: Digest, worker: Worker) -> None:
         self._expert, self._writer, self._at, self._digest, self._worker = expert, writer, at, digest, worker
-        self._listed = _listed(expert, worker)
+        self._listed = programs.program_of(expert)
         self._packed = worker.arena.take("packed", 4 * max(w.words for w in self._listed.windows))
         self._times = np.zeros((len(self._listed.windows), MARKS, 2), np.int64)  # as clock_gettime gives them: seconds, nanoseconds
         self._result = np.zeros(8, np.int64)

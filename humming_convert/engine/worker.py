@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -53,8 +53,7 @@ class Clock:
 class Worker:
     """What one worker owns: a way to read, buffers, and the signal to stop. `mapped`: source files are mapped, not read.
 
-    packer: packs and proves in place of this processor; it is given words that were read into its own kind of memory.
-    programs: by sort of expert, what streaming.py made."""
+    packer: packs and proves in place of this processor; it is given words that were read into its own kind of memory."""
 
     read: Read
     files: Pread
@@ -63,7 +62,6 @@ class Worker:
     mapped: bool = False
     packer: Packer | None = None
     clock: Clock = field(default_factory=Clock)
-    programs: dict[Hashable, Any] = field(default_factory=dict)
 
     @classmethod
     def make(cls, io: Literal["mmap", "read"], stop: threading.Event, packers: Packers | None = None) -> Worker:

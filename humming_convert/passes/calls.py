@@ -20,6 +20,7 @@ from humming_convert.passes.aux_values import address
 from humming_convert.passes.machine import Kernel, kernels
 
 Ints = NDArray[np.int64]
+Bases = NDArray[np.uint16]
 
 FIELDS = 6  # of a call: function, four arguments, the low 32 bits of the result that it is to give
 NUMBER, PARAMETERS = 0, 1  # bases: none at all; the program's own parameters of kernels
@@ -42,9 +43,9 @@ class Program:
     held: what owns memory at addresses that are no bases; to be kept as long as the program."""
 
     calls: Ints
-    call_bases: NDArray[np.intp]
+    call_bases: Bases
     parameters: Ints
-    parameter_bases: NDArray[np.intp]
+    parameter_bases: Bases
     held: tuple[object, ...]
 
     def linked(self, bases: Ints) -> Linked:
@@ -72,7 +73,7 @@ class Listing:
         self._calls: list[tuple[int, ...]] = []
         self._bases: list[tuple[int, ...]] = []
         self._parameters: list[Ints] = []
-        self._parameter_bases: list[NDArray[np.intp]] = []
+        self._parameter_bases: list[Bases] = []
         self._size = 0
         self.held: list[object] = []
 
@@ -86,7 +87,7 @@ class Listing:
 
     def kernel(self, kernel: Kernel, parameters: Ints, places: Sequence[tuple[int, Argument]]) -> None:
         """A kernel that is to return 0. places: which of its parameters are to be filled in, with what."""
-        values, bases = parameters.copy(), np.zeros(len(parameters), np.intp)
+        values, bases = parameters.copy(), np.zeros(len(parameters), np.uint16)
         for place, x in places:
             values[place], bases[place] = (x.offset, x.base) if isinstance(x, At) else (x, NUMBER)
         self.call(kernel.address, At(PARAMETERS, 8 * self._size))
@@ -98,9 +99,9 @@ class Listing:
     def done(self) -> Program:
         return Program(
             np.array(self._calls, np.int64).reshape(-1, FIELDS),
-            np.array(self._bases, np.intp).reshape(-1, FIELDS),
+            np.array(self._bases, np.uint16).reshape(-1, FIELDS),
             np.concatenate([np.zeros(0, np.int64), *self._parameters]),
-            np.concatenate([np.zeros(0, np.intp), *self._parameter_bases]),
+            np.concatenate([np.zeros(0, np.uint16), *self._parameter_bases]),
             tuple(self.held),
         )
 

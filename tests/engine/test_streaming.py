@@ -40,6 +40,7 @@ def small_lists(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(stream, "SMALL", 0)
     monkeypatch.setattr(answer, "SMALL", 0)
+    monkeypatch.setattr(programs, "_kept", {})
     monkeypatch.setattr(programs, "WINDOW", 1 << 8)
     monkeypatch.setattr(streaming, "LIST", 1 << 16)
     monkeypatch.setattr(stream.ExpertStream, "sampled", lambda _, windows: {2} if windows > 4 else set())
@@ -90,6 +91,15 @@ def test_lists_are_long_and_windows_repeat(name: str, tmp_path: Path, small_list
     assert max(small_lists) > 3
     assert repeats
     assert all(repeats)
+
+
+def test_windows_that_do_not_repeat_are_listed_one_by_one(tmp_path: Path, small_lists: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = api.plan(wide("gptq-4bit-v1-sym").write(tmp_path), target="sm90", act="bf16")
+    api.convert(plan, out=tmp_path / "repeated")
+    monkeypatch.setattr(programs, "_kept", {})
+    monkeypatch.setattr(passes, "repeated", lambda *_: None)
+    api.convert(plan, out=tmp_path / "one by one")
+    assert weights(tmp_path / "repeated") == weights(tmp_path / "one by one")
 
 
 def test_without_the_digest_of_the_library_windows_go_step_by_step(
@@ -143,6 +153,7 @@ def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int, Transfer], N
 
         held.append(KIND(call))
         address = int(ctypes.cast(held[-1], ctypes.c_void_p).value or 0)
+        monkeypatch.setattr(programs, "_kept", {})
         monkeypatch.setattr(passes, "function", lambda *names: address if names[0] == name else real(*names))
 
     return put
