@@ -130,6 +130,14 @@ class Pread:
             self.fill(view, raw.data)
         return _frozen(raw.view(view.numpy).reshape(view.shape))
 
+    def descriptor(self, view: TensorView) -> int:
+        """Of the view's file, for reading elsewhere. Raises SourceError if the file no longer has all of the view."""
+        return self._files.descriptor(view)
+
+    def failed(self, view: TensorView, error: OSError) -> SourceUnreadable:
+        """What `fill` would raise for an error of a reading elsewhere."""
+        return _unreadable(view.file, error, view.name)
+
     def fill(self, view: TensorView, into: memoryview) -> None:
         """The bytes of a view (also of part of a tensor) into `into`, of the same length."""
         assert len(into) == view.nbytes

@@ -7,12 +7,13 @@ Facts: formats.md 1.2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 # safetensors name -> numpy dtype (little endian)
@@ -37,8 +38,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 NAMES: dict[np.dtype[Any], str] = {v: k for k, v in DTYPES.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorView:
+class TensorView(Struct, frozen=True, kw_only=True):
     """A header entry. `offset`: first byte in `file`; `nbytes` equals the product of `shape` times the dtype's width (R rules of the header)."""
 
     name: str

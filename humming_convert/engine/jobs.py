@@ -14,8 +14,9 @@ from msgspec.structs import asdict
 from humming_convert.engine.journal import FileDone
 from humming_convert.engine.memory import Budget, need
 from humming_convert.engine.output import BLOCK, OutputWriter
-from humming_convert.engine.pack import Worker, copy_plain, write_layer
+from humming_convert.engine.pack import copy_plain, write_layer
 from humming_convert.engine.progress import Counter
+from humming_convert.engine.worker import Worker
 from humming_convert.plan.types import OutputFile, PlainTensor, Plan, PlannedLayer
 
 PIECE = 1 << 27  # bytes after which what is finished goes to the disk and into the journal

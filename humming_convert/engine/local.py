@@ -19,8 +19,8 @@ from humming_convert.engine.jobs import FileJob, Keep, write_file
 from humming_convert.engine.journal import FileDone
 from humming_convert.engine.memory import Budget
 from humming_convert.engine.output import BLOCK, OutputWriter
-from humming_convert.engine.pack import Worker
 from humming_convert.engine.progress import Counter
+from humming_convert.engine.worker import Worker
 from humming_convert.plan.types import PlainTensor
 from humming_convert.proof.stream import Packers
 

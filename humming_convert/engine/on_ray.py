@@ -19,8 +19,8 @@ from humming_convert.engine.jobs import FileJob, write_file
 from humming_convert.engine.journal import FileDone
 from humming_convert.engine.local import Task, keep_whole
 from humming_convert.engine.memory import Budget
-from humming_convert.engine.pack import Worker
 from humming_convert.engine.progress import Counter
+from humming_convert.engine.worker import Worker
 from humming_convert.findings import Finding
 from humming_convert.proof.failed import ProofFailed
 

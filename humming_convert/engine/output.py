@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_128
+
+from humming_convert.engine.digest import Digest
 
 BLOCK = 1 << 20  # bytes a read, write or copy; blocks of 256 KB to 4 MB are equally fast and stay in L2 (passes_cpu.md 3)
 
@@ -35,7 +36,7 @@ class OutputWriter:
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
-        self._digest, self.upto = xxh3_128(), 0
+        self._digest, self.upto = Digest(), 0
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         os.ftruncate(self.fd, size)
 
@@ -47,7 +48,7 @@ class OutputWriter:
             self.read_back(piece, self.upto)
         if self.digest == digest:
             return True
-        self._digest, self.upto = xxh3_128(), 0
+        self._digest, self.upto = Digest(), 0
         return False
 
     def write(self, data: memoryview, offset: int) -> None:
@@ -64,6 +65,15 @@ class OutputWriter:
         read_into(self.fd, data, offset, self.path)
         self._digest.update(data)
         self.upto += len(data)
+
+    @property
+    def digest_state(self) -> int:
+        """Address of the digest under way, to be fed what was read back by calls; 0 where calls cannot."""
+        return self._digest.state
+
+    def advance(self, nbytes: int) -> None:
+        """So many bytes more were read back by calls, and are in the digest."""
+        self.upto += nbytes
 
     @property
     def digest(self) -> str:

@@ -6,6 +6,7 @@ Facts: layouts.md 2 (S2e, S3, S5), 6 (S7).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -21,31 +22,42 @@ Array = NDArray[Any]
 LIMIT = {"float8e4m3": 11, "int8": 3}  # R: binades that fit under the top of a row (S2e)
 
 
-def fused_scales(codes: U8, per_row: bool, limit: int, plus: int) -> tuple[U8, U8, F32]:
+def row_range(codes: U8) -> tuple[U8, U8]:
+    """Largest and smallest byte of each row [rows, groups]."""
+    # reduceat takes two thirds of the time of max(axis=1) on short rows
+    flat, at = np.ascontiguousarray(codes).reshape(-1), np.arange(0, codes.size, codes.shape[1])
+    return np.asarray(np.maximum.reduceat(flat, at)), np.asarray(np.minimum.reduceat(flat, at))
+
+
+def raise_rows(codes: U8, low: U8, plus: int, new: U8, offsets: U8) -> None:
+    """max(code, low of its row) - low + plus into `new`, max(code, low) - code into `offsets`, all [rows, groups], as bytes."""
+    raised = np.maximum(codes, low[:, None])
+    np.subtract(raised, codes, out=offsets)
+    np.subtract(raised, (low - np.uint8(plus))[:, None], out=new)  # + plus, whatever wraps on the way
+
+
+RowRange = Callable[[U8], tuple[U8, U8]]
+RaiseRows = Callable[[U8, U8, int, U8, U8], None]
+
+
+def fused_scales(
+    codes: U8, per_row: bool, limit: int, plus: int, ranges: RowRange = row_range, raised: RaiseRows = raise_rows
+) -> tuple[U8, U8, F32]:
     """S5: bytes [E, N', G] -> new bytes, offsets d [E, N', G], factors ([E, N'] per row, else [E]).
 
     top = max, bot = min of a row (or expert), low = top - min(top - bot, R):  d = max(s, low) - s,
-    new = max(s, low) - low + plus, factor = 2^(low - 127) / 2.
+    new = max(s, low) - low + plus, factor = 2^(low - 127) / 2.  ranges, raised: passes that do the same as the defaults.
     """
     new, offsets = np.empty_like(codes), np.empty_like(codes)
     factor = np.empty(codes.shape[:2] if per_row else codes.shape[:1], np.float32)
     for expert, c in enumerate(codes):  # one at a time: what is made on the way stays in the cache
-        top, bottom = row_tops(c), row_tops(c, bottom=True)
+        top, bottom = ranges(c)
         if not per_row:
             top, bottom = top.max(keepdims=True), bottom.min(keepdims=True)
-        low = top - np.minimum(top - bottom, np.uint8(limit))
-        raised = np.maximum(c, low[:, None])  # bytes throughout: top >= low >= bottom, so that no difference wraps
-        np.subtract(raised, c, out=offsets[expert])
-        np.subtract(raised, (low - np.uint8(plus))[:, None], out=new[expert])  # as bytes: + plus whatever wraps on the way
+        low = top - np.minimum(top - bottom, np.uint8(limit))  # bytes throughout: top >= low >= bottom, so that no difference wraps
+        raised(c, np.broadcast_to(low, len(c)), plus, new[expert], offsets[expert])
         factor[expert] = np.ldexp(np.float32(1), low.astype(np.int32) - 128).reshape(factor.shape[1:])
     return new, offsets, factor
-
-
-def row_tops(codes: U8, bottom: bool = False) -> U8:
-    """Largest (or smallest) byte of each row [rows, groups]."""
-    # reduceat takes two thirds of the time of max(axis=1) on short rows
-    flat, at = np.ascontiguousarray(codes).reshape(-1), np.arange(0, codes.size, codes.shape[1])
-    return np.asarray((np.minimum if bottom else np.maximum).reduceat(flat, at))
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from humming_convert.layouts.e8m0 import row_tops
+from humming_convert.layouts.e8m0 import RowRange, row_range
 
 Array = NDArray[Any]
 ONE = 127  # E8M0 byte of 1.0
@@ -29,14 +29,14 @@ def extend(x: Array, rows: int, columns: int | None, fill: int = 0) -> Array:
     return out
 
 
-def extend_fused(codes: NDArray[np.uint8], rows: int, columns: int, with_maximum: bool) -> NDArray[np.uint8]:
+def extend_fused(codes: NDArray[np.uint8], rows: int, columns: int, with_maximum: bool, ranges: RowRange = row_range) -> NDArray[np.uint8]:
     """Fused E8M0 [E, N, G]: new columns take the row's largest byte, then new rows the expert's (0.1.19: byte 127)."""
     e, n, g = codes.shape
     if (n, g) == (rows, columns):
         return codes
     out = np.full((e, rows, columns), ONE, np.uint8) if not with_maximum else np.empty((e, rows, columns), np.uint8)
     for mine, c in zip(out, codes, strict=True):
-        top = row_tops(c)
+        top, _ = ranges(c)
         mine[:n, :g] = c
         mine[:n, g:] = top[:, None]
         if with_maximum:

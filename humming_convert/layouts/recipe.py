@@ -6,8 +6,9 @@ compiled passes (`passes`) both follow it.  Facts: layouts.md 2 to 8.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Place = Literal["standard", "packed_k", "raw", "flat"]
 Interleave = Literal["mode3", "mode2", "native"]
@@ -21,8 +22,7 @@ CodeMap = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightRecipe:
+class WeightRecipe(Struct, frozen=True, kw_only=True):
     """How codes [n, k] of one expert become packed words.
 
     In order: maps that come before padding (e0m, e0m_to_int), zero codes appended up to (n + pad_n, k + pad_k), maps after

@@ -6,7 +6,7 @@ Facts: layouts.md 2 (order of steps), 3, 6 to 9.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,17 @@ from humming_convert.targets.refusals import refuse
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
 INPUT_SCALES = ("input_scale", "input_scale_2")  # static scales of activations, one an expert: they have no layout (architecture.md 9.2)
+
+
+class SmallPasses(Struct, frozen=True):
+    """What goes over every scale of a layer; compiled passes do the same as these references. place: `place_scale`."""
+
+    place: Callable[[Array, ScalePlace, bool], Array] = place_scale
+    row_range: e8m0.RowRange = e8m0.row_range
+    raise_rows: e8m0.RaiseRows = e8m0.raise_rows
+
+
+REFERENCE = SmallPasses()
 
 
 class State(Struct):
@@ -206,7 +217,7 @@ def integer_scale_type(recipe: LayerRecipe, s: State, meter: Meter) -> None:
         s.scale_name = recipe.config.c_dtype
 
 
-def pad(recipe: LayerRecipe, s: State) -> None:
+def pad(recipe: LayerRecipe, s: State, by: SmallPasses) -> None:
     """Section 3."""
     p, n = recipe.pair, recipe.config.shape_n
     g = recipe.config.shape_k // p.gw if p.gw else 1
@@ -214,7 +225,7 @@ def pad(recipe: LayerRecipe, s: State) -> None:
         s.scale = padding.extend(s.scale, n // p.gn if p.gn else 1, g)
     elif recipe.small.fused:
         rows_with_maximum = recipe.environment.pads_rows_with_maximum
-        s.scale = padding.extend_fused(s.scale.view(np.uint8), n, g, rows_with_maximum).view(s.scale.dtype)
+        s.scale = padding.extend_fused(s.scale.view(np.uint8), n, g, rows_with_maximum, by.row_range).view(s.scale.dtype)
     elif p.kind != "tensor":
         s.scale = padding.extend(s.scale, n, g, padding.ONE if s.scale_name == "float8e8m0" else 0)
     if s.zero is not None:
@@ -225,7 +236,7 @@ def pad(recipe: LayerRecipe, s: State) -> None:
         s.bias = padding.extend(s.bias, n, None)
 
 
-def fuse(recipe: LayerRecipe, s: State) -> None:
+def fuse(recipe: LayerRecipe, s: State, by: SmallPasses) -> None:
     """S5: the scales of 8-bit activations; the weight's offsets go to `aux`."""
     small = recipe.small
     if not small.fused:
@@ -234,7 +245,7 @@ def fuse(recipe: LayerRecipe, s: State) -> None:
     channel = recipe.form.scale_2 == "channel"
     before = s.scale.view(np.uint8)
     scale_2 = s.scale_2.astype(np.float32)
-    new, offsets, factor = e8m0.fused_scales(before, channel, small.fused, small.fused_plus)
+    new, offsets, factor = e8m0.fused_scales(before, channel, small.fused, small.fused_plus, by.row_range, by.raise_rows)
     s.aux["offsets"] = offsets
     s.aux["scales"], s.aux["scale_2"] = before, scale_2 if channel else scale_2[:, None]
     s.scale, s.scale_2 = new.view(s.scale.dtype), factor * scale_2
@@ -253,13 +264,14 @@ def as_integers(recipe: LayerRecipe, scale: Array, scale_2: Array, meter: Meter)
 # --- Out of the state
 
 
-def pack_small(
-    recipe: LayerRecipe, tensors: Tensors, meter: Meter, place: Callable[[Array, ScalePlace, bool], Array] = place_scale
-) -> tuple[dict[str, Array], WeightAux]:
+def stacked(experts: Sequence[Array]) -> Array:
+    return experts[0][None] if len(experts) == 1 else np.stack(experts)
+
+
+def pack_small(recipe: LayerRecipe, tensors: Tensors, meter: Meter, by: SmallPasses = REFERENCE) -> tuple[dict[str, Array], WeightAux]:
     """Packed tensors of every role but `weight`, and what the weight's maps need.
 
-    tensors: the standard form of `recipe.source` by role; a `weight` among them is not looked at, static input scales go through.  place: `place_scale`, or a compiled
-    pass that does the same.
+    tensors: the standard form of `recipe.source` by role; a `weight` among them is not looked at, static input scales go through.
     """
     s = take(recipe, tensors, meter)
     merge(recipe, s, meter)
@@ -267,8 +279,8 @@ def pack_small(
     into_fp16_range(recipe, s, meter)
     integer_scale_type(recipe, s, meter)
     missing_scale_2(recipe, s)
-    pad(recipe, s)
-    fuse(recipe, s)
+    pad(recipe, s, by)
+    fuse(recipe, s, by)
     small, ppu = recipe.small, recipe.pair.target.ppu
     out: dict[str, Array] = {}
     if small.place == "tensor":
@@ -281,7 +293,7 @@ def pack_small(
             read = np.where(new == 0, 0.0, np.exp2(e8m0.rebias_back(new) - 127.0))
             meter.record("e8m0-fp16", "weight_scale", np.exp2(scale.view(np.uint8) - 127.0), read)
             scale = new.view(scale.dtype)
-        out["weight_scale"] = np.stack([place(x, small.place, ppu) for x in scale])
+        out["weight_scale"] = stacked([by.place(x, small.place, ppu) for x in scale])
     if s.zero is not None:
         if recipe.form.zero_point == "int":
             if "int_to_float_zp" in recipe.weight.maps:

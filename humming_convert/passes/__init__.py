@@ -5,37 +5,82 @@
 Facts: architecture.md 5, layouts.md 5.
 """
 
-from humming_convert.passes.aux_values import Aux
-from humming_convert.passes.blocks import PACKINGS, Mismatch, Walk, is_fast, pack_block, prove_block, slice_block, supported, walk
+from humming_convert.passes.aux_values import AUX_KINDS, Aux, address
+from humming_convert.passes.block_calls import Bases, BlockCalls, block_calls
+from humming_convert.passes.blocks import (
+    PACKINGS,
+    Mismatch,
+    Walk,
+    aux_sort,
+    column_unit,
+    is_fast,
+    pack_block,
+    prove_block,
+    slice_block,
+    supported,
+    walk,
+)
+from humming_convert.passes.calls import At, Linked, Listing, Program, function, joined, make, repeated
 from humming_convert.passes.known import KnownBox, known_box
 from humming_convert.passes.machine import KernelCheckFailed
-from humming_convert.passes.padding import Window, fill_padding, prove_padding, whole, window_columns, windows
+from humming_convert.passes.padding import (
+    Window,
+    add_padding,
+    fill_padding,
+    padding_code,
+    prove_padding,
+    whole,
+    window_columns,
+    window_unit,
+    windows,
+)
 from humming_convert.passes.scales import place_scale
 from humming_convert.passes.scans import any_zero_code, count_nan_e4m3, group_has_magnitude, group_top_and_bottom
+from humming_convert.passes.small import SMALL_PASSES, look_up
 
 __all__ = [
+    "AUX_KINDS",
     "PACKINGS",
+    "SMALL_PASSES",
+    "At",
     "Aux",
+    "Bases",
+    "BlockCalls",
     "KernelCheckFailed",
     "KnownBox",
+    "Linked",
+    "Listing",
     "Mismatch",
+    "Program",
     "Walk",
     "Window",
+    "add_padding",
+    "address",
     "any_zero_code",
+    "aux_sort",
+    "block_calls",
+    "column_unit",
     "count_nan_e4m3",
     "fill_padding",
+    "function",
     "group_has_magnitude",
     "group_top_and_bottom",
     "is_fast",
+    "joined",
     "known_box",
+    "look_up",
+    "make",
     "pack_block",
+    "padding_code",
     "place_scale",
     "prove_block",
     "prove_padding",
+    "repeated",
     "slice_block",
     "supported",
     "walk",
     "whole",
     "window_columns",
+    "window_unit",
     "windows",
 ]

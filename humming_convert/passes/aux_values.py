@@ -15,6 +15,8 @@ from humming_convert.layouts.recipe import WeightRecipe
 from humming_convert.passes.maps import WITH_AUX
 from humming_convert.passes.positions import Ints, place_columns
 
+AUX_KINDS = ("spread", "lanes", "words")
+
 
 class Aux:
     """The aux values of one expert. Worth making once and passing to many calls; a plain array is wrapped by each call."""
@@ -28,7 +30,7 @@ class Aux:
         self._arranged: dict[str, NDArray[np.uint8]] = {}
 
     def arranged(self, kind: str) -> NDArray[np.uint8]:
-        """`spread`: [N', G].  `lanes`: [G, N'].  `words`: [G, N'/2], fields in the order of AWQ's words. Two threads may both make it."""
+        """One of AUX_KINDS. `spread`: [N', G].  `lanes`: [G, N'].  `words`: [G, N'/2], fields in the order of AWQ's words. Two threads may both make it."""
         kind = kind.rstrip("0123456789")
         if kind not in self._arranged:
             self._arranged[kind] = self.values if kind == "spread" else _turned(self.values, kind)

@@ -8,11 +8,11 @@ Everything runs without the interpreter's lock. Facts: layouts.md 2 (what comes 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from humming_convert.layouts.recipe import WeightRecipe
@@ -46,8 +46,7 @@ NOTHING = np.zeros(64, np.uint8)
 NOWHERE = address(NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(Struct, frozen=True):
     """The first code that differs (row and column of the layer, packed codes that were found and expected) and how many do."""
 
     n: int
@@ -103,8 +102,7 @@ def slice_block(packing: str, bits: int, stored: Raw, n: int, rows: tuple[int, i
 # ---- running them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fit:
+class Fit(Struct, frozen=True, kw_only=True):
     """What is the same for every block of one shape at one place of a layer. start: word of the layer at which the plan's word 0 lies;
     low, high: first and last word of the block from there; last_aux: last column of aux values that it reads."""
 
@@ -114,7 +112,7 @@ class _Fit:
     high: int
     aux_column: int
     last_aux: int
-    kernels: dict[Purpose, Kernel] = field(default_factory=dict, compare=False)
+    kernels: dict[Purpose, Kernel] = field(default_factory=dict)
 
     def kernel(self, purpose: Purpose, tile: TilePlan) -> Kernel:
         held = self.kernels.get(purpose)
@@ -135,12 +133,12 @@ def _fit(
     aux_shape: tuple[int, int] | None,
     exact: bool,
     still: bool,
-) -> _Fit:
+) -> Fit:
     """Takes row and column to their first multiples; calls are many, shapes are few."""
     assert row >= 0 and column >= 0, (row, column)
     assert row + n <= place_rows(recipe) and column + k <= place_columns(recipe), (n, k, row, column, recipe)
     group = aux_group(recipe)
-    unit = math.lcm(tile_columns(recipe), BLOCK, 128, group or 1)
+    unit = column_unit(recipe)
     first_row, first_column = row % BLOCK, column % unit
     by_block, by_unit = _steps(recipe, unit)
     start = ((row - first_row) // BLOCK * by_block + (column - first_column) // unit * by_unit) // 4
@@ -158,14 +156,13 @@ def _fit(
         still=still,
     )
     first_aux, last_aux = (int(aux_column(group, np.array(x))) for x in (column, column + k - 1)) if aux_shape else (0, 0)
-    return _Fit(shape=shape, start=start, low=low, high=high, aux_column=first_aux, last_aux=last_aux)
+    return Fit(shape=shape, start=start, low=low, high=high, aux_column=first_aux, last_aux=last_aux)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class Run(Struct, frozen=True):
     """A block with its addresses. base: address that the plan's word 0 would have in the packed words."""
 
-    fit: _Fit
+    fit: Fit
     source: Raw
     aux: Aux | None
     row: int
@@ -179,22 +176,34 @@ class _Run:
     def plan(self) -> Plan:
         return plan_of(self.fit.shape)
 
+    def tile_aux(self, plan: TilePlan) -> tuple[str | None, int]:
+        """Where the aux values of a tile kernel begin: (one of AUX_KINDS, bytes from the start of these), or (None, an address)."""
+        kind = plan.way.route.aux
+        if not kind:
+            return None, NOWHERE
+        at = aux_row_offset(kind, self.row, plan.aux_pitch) + self.fit.aux_column * aux_stride(kind, "k0", 1, plan.aux_pitch)
+        return kind.rstrip("0123456789"), at
+
+    def edge_aux(self, plan: EdgePlan) -> tuple[str | None, int]:
+        """The same for the general kernel."""
+        if not plan.with_aux:
+            return None, NOWHERE
+        return "spread", (self.row + plan.box.n0) * self.shape.aux_shape[1] + self.fit.aux_column
+
+    def _aux(self, kind: str | None, at: int) -> int:
+        if kind is None:
+            return at
+        assert self.aux is not None
+        return address(self.aux.arranged(kind)) + at
+
     def tile(self, purpose: Purpose, plan: TilePlan) -> tuple[int, Ints]:
-        kind, aux = plan.way.route.aux, NOWHERE
-        if kind:
-            assert self.aux is not None
-            aux = address(self.aux.arranged(kind)) + aux_row_offset(kind, self.row, plan.aux_pitch)
-            aux += self.fit.aux_column * aux_stride(kind, "k0", 1, plan.aux_pitch)
         result = np.zeros(8, np.int64)
-        return self.fit.kernel(purpose, plan)(self._filled(plan.parameters, TILE_SLOTS, aux, result)), result
+        filled = self._filled(plan.parameters, TILE_SLOTS, self._aux(*self.tile_aux(plan)), result)
+        return self.fit.kernel(purpose, plan)(filled), result
 
     def edge(self, purpose: Purpose, plan: EdgePlan) -> Ints:
-        aux = NOWHERE
-        if plan.with_aux:
-            assert self.aux is not None
-            aux = address(self.aux.values) + (self.row + plan.box.n0) * self.shape.aux_shape[1] + self.fit.aux_column
         result = np.zeros(8, np.int64)
-        general(self.shape.recipe.bits, purpose)(self._filled(plan.parameters, GENERAL_SLOTS, aux, result))
+        general(self.shape.recipe.bits, purpose)(self._filled(plan.parameters, GENERAL_SLOTS, self._aux(*self.edge_aux(plan)), result))
         return result
 
     def _filled(self, template: Ints, slots: tuple[int, ...], aux: int, result: Ints) -> Ints:
@@ -204,8 +213,7 @@ class _Run:
         return out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Where:
+class Where(Struct, frozen=True, kw_only=True):
     """A block's place in the layer."""
 
     n: int
@@ -214,27 +222,38 @@ class _Where:
     column: int
 
 
+def aux_sort(recipe: WeightRecipe, aux: Aux | None) -> tuple[tuple[int, int] | None, bool, bool]:
+    """All that a plan has to know of aux values: (shape, an E8M0 offset is outside the kernels' arithmetic, every one is 0)."""
+    offsets = aux.top if aux is not None and "fused_e8m0" in recipe.maps else -1
+    return None if aux is None else (aux.values.shape[0], aux.values.shape[1]), offsets >= GARBAGE, offsets == 0
+
+
 def _placed(
-    recipe: WeightRecipe, packing: str, pitch: int, at: _Where, words: int, aux: AuxValues, first: int
-) -> tuple[_Fit, int, Aux | None]:
+    recipe: WeightRecipe, packing: str, pitch: int, at: Where, words: int, aux: AuxValues, first: int
+) -> tuple[Fit, int, Aux | None]:
     """(fit, the word among `words` many from `first` on at which the plan's word 0 lies, aux). Checks that all that kernels will touch is there."""
     held = None
     if wanted(recipe):
         assert aux is not None, f"{recipe.maps} want aux values"
         held = aux if isinstance(aux, Aux) else Aux(aux)
-    offsets = held.top if held is not None and "fused_e8m0" in recipe.maps else -1
-    shape = None if held is None else (held.values.shape[0], held.values.shape[1])
-    fit = _fit(recipe, packing, pitch, at.n, at.k, at.row, at.column, shape, offsets >= GARBAGE, offsets == 0)
+    shape, exact, still = aux_sort(recipe, held)
+    fit = _fit(recipe, packing, pitch, at.n, at.k, at.row, at.column, shape, exact, still)
     start = fit.start - first
     assert start + fit.low >= 0 and start + fit.high < words, "a word of the block lies outside of the array"
     assert shape is None or (shape[0] >= at.row + at.n and shape[1] > fit.last_aux), (shape, recipe)
     return fit, start, held
 
 
-def _run(recipe: WeightRecipe, packing: str, source: Raw, pitch: int, at: _Where, words: Words, aux: AuxValues, first: int) -> _Run:
+def _run(recipe: WeightRecipe, packing: str, source: Raw, pitch: int, at: Where, words: Words, aux: AuxValues, first: int) -> Run:
     assert words.dtype == np.uint32 and words.ndim == 1 and words.flags.c_contiguous, (words.dtype, words.shape)
     fit, start, held = _placed(recipe, packing, pitch, at, len(words), aux, first)
-    return _Run(fit, source, held, at.row, address(words) + 4 * start)
+    return Run(fit, source, held, at.row, address(words) + 4 * start)
+
+
+def run_of(recipe: WeightRecipe, packing: str, stored: Raw, at: Where, words: Words, aux: AuxValues, first: int) -> Run:
+    """A stored block and the words from `first` on that it belongs in; checks that all that kernels will touch is there."""
+    raw = _checked(packing, recipe.bits, stored, at.n, at.k)
+    return _run(recipe, packing, raw, raw.strides[0], at, words, aux, first)
 
 
 def _checked(packing: str, bits: int, stored: Raw, n: int, k: int) -> Raw:
@@ -248,6 +267,12 @@ def _checked(packing: str, bits: int, stored: Raw, n: int, k: int) -> Raw:
     }[packing]
     assert raw.shape[0] >= rows and raw.shape[1] >= width, (packing, raw.shape, n, k)
     return raw
+
+
+@lru_cache(maxsize=512)
+def column_unit(recipe: WeightRecipe) -> int:
+    """Columns after which the places of words and of aux values repeat."""
+    return math.lcm(tile_columns(recipe), BLOCK, 128, aux_group(recipe) or 1)
 
 
 @lru_cache(maxsize=512)
@@ -288,8 +313,7 @@ def pack_block(
     Blocks whose row is a multiple of 64 (and column of `window_columns`) share no word with other blocks and may run at the same time;
     others write into words that they share, one after the other.
     """
-    raw = _checked(packing, recipe.bits, stored, n, k)
-    run = _run(recipe, packing, raw, raw.strides[0], _Where(n=n, k=k, row=row, column=column), out, aux, first)
+    run = run_of(recipe, packing, stored, Where(n=n, k=k, row=row, column=column), out, aux, first)
     plan = run.plan
     if plan.tile is not None:
         run.tile("pack", plan.tile)
@@ -311,8 +335,7 @@ def prove_block(
     first: int = 0,
 ) -> Mismatch | None:
     """Reads the block's words back to codes and compares each with the source; arguments as in `pack_block`. None: all n * k are equal."""
-    raw = _checked(packing, recipe.bits, stored, n, k)
-    run = _run(recipe, packing, raw, raw.strides[0], _Where(n=n, k=k, row=row, column=column), written, aux, first)
+    run = run_of(recipe, packing, stored, Where(n=n, k=k, row=row, column=column), written, aux, first)
     plan = run.plan
     compared, found = 0, []
     if plan.tile is not None:
@@ -338,8 +361,7 @@ def prove_block(
 # ---- a block for another processor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
+class Walk(Struct, frozen=True, kw_only=True):
     """How to go code by code through a block: the tables of the general kernel, for a processor that has its own.
 
     key: equal for equal tables.  tables: by the names of EDGE_TABLES.  source: the stored bytes, from which `source_*` count.
@@ -370,7 +392,7 @@ def walk(
 ) -> Walk:
     """Arguments as in `pack_block`; words: how many there are from `first` on."""
     raw = _checked(packing, recipe.bits, stored, n, k)
-    fit, start, held = _placed(recipe, packing, raw.strides[0], _Where(n=n, k=k, row=row, column=column), words, aux, first)
+    fit, start, held = _placed(recipe, packing, raw.strides[0], Where(n=n, k=k, row=row, column=column), words, aux, first)
     plan = edge_of(fit.shape, Box(0, n, 0, k))
     pitch = fit.shape.aux_shape[1]
     at = None if held is None else row * pitch + fit.aux_column
@@ -380,10 +402,10 @@ def walk(
 # ---- codes that no source holds
 
 
-def _zeros_run(recipe: WeightRecipe, box: tuple[int, int, int, int], words: Words, aux: AuxValues, first: int) -> tuple[_Run, Box]:
+def _zeros_run(recipe: WeightRecipe, box: tuple[int, int, int, int], words: Words, aux: AuxValues, first: int) -> tuple[Run, Box]:
     """A block of codes 0: stored nowhere, so its pitch is 0."""
     n0, n1, k0, k1 = box
-    run = _run(recipe, "rows", NOTHING, 0, _Where(n=n1 - n0, k=k1 - k0, row=n0, column=k0), words, aux, first)
+    run = _run(recipe, "rows", NOTHING, 0, Where(n=n1 - n0, k=k1 - k0, row=n0, column=k0), words, aux, first)
     return run, Box(0, n1 - n0, 0, k1 - k0)
 
 

@@ -23,7 +23,7 @@ from xxhash import xxh3_128, xxh3_128_digest
 
 ENVIRONMENT = "HUMMING_CONVERT_CACHE"
 DIGEST_BYTES = 16
-SHAPING = ("kernels", "machine", "maps", "orders", "positions", "route", "vector")  # modules that shape a kernel's code
+SHAPING = ("kernels", "machine", "maps", "orders", "positions", "route", "vector", "written")  # modules that shape a kernel's code
 
 Check = Callable[["Kernel"], bool]
 
@@ -33,8 +33,9 @@ class Kernel:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
-        self._function = kind(engine.get_function_address("kernel"))
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, use_errno=True)
+        self.address = int(engine.get_function_address("kernel"))
+        self._function = kind(self.address)
 
     def __call__(self, parameters: NDArray[np.int64]) -> int:
         """parameters: C-contiguous int64; the caller keeps alive what its addresses point at."""

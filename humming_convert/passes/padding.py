@@ -7,22 +7,26 @@ Facts: layouts.md 2, 3, 5.0, 5.5 (words that raw appends stay 0).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.layouts.recipe import WeightRecipe
-from humming_convert.passes.aux_values import Aux, aux_group, wanted
+from humming_convert.passes.aux_values import Aux, address, aux_group, wanted
 from humming_convert.passes.blocks import AuxValues, Mismatch, Words, compare_zeros, write_zeros
+from humming_convert.passes.calls import At, Listing, function
 from humming_convert.passes.maps import BEFORE_PADDING, table
 from humming_convert.passes.positions import BLOCK, place_columns, place_rows, tile_columns
+from humming_convert.passes.route import Purpose
+from humming_convert.passes.routes import way
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True):
     """Words first .. first+words of an expert hold exactly the codes of rows n0..n1 and columns k0..k1, padding included."""
 
     n0: int
@@ -46,15 +50,29 @@ def window_columns(recipe: WeightRecipe) -> int:
     return max(128, tile_columns(recipe), recipe.group if 0 < recipe.group <= 256 else 0)
 
 
-def windows(recipe: WeightRecipe, words: int) -> Iterator[Window]:
-    """The expert's words in order, in stretches of about `words` (at least one step). Raw is cut along N, all else along K."""
+def window_unit(recipe: WeightRecipe, packings: Iterable[str]) -> int:
+    """The same for stored blocks of these packings only: whole tiles, whole stored words; `window_columns` where one has no tiles."""
+    ways = [way(recipe, packing, 0) for packing in packings]
+    if not ways or recipe.place == "raw":
+        return window_columns(recipe)
+    found = 1
+    for x in ways:
+        if x is None:
+            return window_columns(recipe)
+        found = math.lcm(found, x.tile.columns, x.column_unit, tile_columns(recipe))
+    return found
+
+
+def windows(recipe: WeightRecipe, words: int, unit: int = 0) -> Iterator[Window]:
+    """The expert's words in order, in stretches of about `words` (at least one step). Raw is cut along N, all else along K, at multiples
+    of `unit` columns (0: `window_columns`)."""
     n, k = place_rows(recipe), place_columns(recipe)
     if recipe.place == "raw":
         step = max(words // recipe.shape[1] // BLOCK, 1) * BLOCK
         for n0, n1 in _cuts(n, step, recipe.n, min(2 * BLOCK, step)):
             yield Window(n0=n0, n1=n1, k0=0, k1=k, first=n0 * recipe.shape[1], words=(n1 - n0) * recipe.shape[1])
         return
-    unit = window_columns(recipe)
+    unit = unit or window_columns(recipe)
     step = max(words * 32 // (n * recipe.bits) // unit, 1) * unit
     for k0, k1 in _cuts(k, step, recipe.k, min(2 * unit, step)):
         yield Window(n0=0, n1=n, k0=k0, k1=k1, first=n * k0 * recipe.bits // 32, words=n * (k1 - k0) * recipe.bits // 32)
@@ -210,3 +228,47 @@ def prove_padding(recipe: WeightRecipe, written: Words, aux: AuxValues = None, w
     rest = (x for box in _boxes(recipe, w) for x in _other_blocks(recipe, w, written, _constant(recipe, aux, box), box))
     found = [x for box in rest if (x := compare_zeros(recipe, box, written, aux, w.first)) is not None]
     return replace(found[0], count=sum(x.count for x in found)) if found else None
+
+
+# ---- padding as calls
+
+
+def padding_code(recipe: WeightRecipe, aux: AuxValues) -> int | None:
+    """What every padded code of the layer becomes, if it is one."""
+    recipe = after_padding(recipe)
+    codes = {_constant(recipe, aux, box) for box in _boxes(recipe, whole(recipe))} or {0}
+    return codes.pop() if len(codes) == 1 else None
+
+
+def add_padding(
+    listing: Listing, purpose: Purpose, recipe: WeightRecipe, window: Window, words: Words, base: int, code: int | None
+) -> bool:
+    """`fill_padding` ("pack") or `prove_padding` of a window as copies or comparisons of whole blocks, the window's words at base `base`.
+
+    words: an array of their size.  code: as of `padding_code`. False, and nothing added, where codes are to be looked at one by one.
+    """
+    assert len(words) == window.words
+    boxes = _boxes(recipe, window)
+    if recipe.place == "raw":
+        return not boxes and recipe.shape[1] == place_columns(recipe) * recipe.bits // 32
+    recipe = after_padding(recipe)
+    calls = []
+    for box in boxes:
+        blocks = None if code is None else _whole_blocks(recipe, window, words, code, box)
+        if blocks is None or blocks[2]:
+            return False
+        part, pattern, _ = blocks
+        run = _repeated(pattern.tobytes(), part.shape[1])
+        calls += [(At(base, address(step) - address(words)), run) for step in part]
+    for to, run in calls:
+        if purpose == "pack":
+            listing.call(function("memcpy"), to, address(run), run.nbytes, want=to)
+        else:
+            listing.call(function("memcmp"), to, address(run), run.nbytes)
+        listing.held.append(run)
+    return True
+
+
+@lru_cache(maxsize=64)
+def _repeated(pattern: bytes, times: int) -> NDArray[np.uint32]:
+    return np.tile(np.frombuffer(pattern, np.uint32), times)

@@ -7,11 +7,11 @@ Facts: layouts.md 5 by way of `positions` and `orders`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.layouts.recipe import WeightRecipe
@@ -22,8 +22,7 @@ from humming_convert.passes.route import GENERAL, HEAD
 from humming_convert.passes.routes import Way, way
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(Struct, frozen=True, kw_only=True):
     """Key of a plan. row, column: of the block in the layer, taken to their first multiples (positions are linear beyond)."""
 
     recipe: WeightRecipe
@@ -38,8 +37,7 @@ class Shape:
     still: bool  # every E8M0 offset is 0
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Struct, frozen=True):
     """Rows n0..n1 and columns k0..k1, counted in the block."""
 
     n0: int
@@ -52,8 +50,7 @@ class Box:
         return max(self.n1 - self.n0, 0) * max(self.k1 - self.k0, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TilePlan:
+class TilePlan(Struct, frozen=True, kw_only=True):
     """Parameters of a tile kernel (addresses still 0), and the tables they point at. aux_pitch: of the arranged aux values."""
 
     way: Way
@@ -64,8 +61,7 @@ class TilePlan:
     aux_pitch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgePlan:
+class EdgePlan(Struct, frozen=True, kw_only=True):
     """The same for the general kernel. tables: of EDGE_TABLES."""
 
     parameters: Ints
@@ -74,8 +70,7 @@ class EdgePlan:
     box: Box
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     tile: TilePlan | None
     edges: tuple[EdgePlan, ...]
 
@@ -85,6 +80,7 @@ EDGE_TABLES = (
     *("target_rows", "target_columns", "row_slot", "column_slot", "jump"),
 )
 """Names of an EdgePlan's tables, in order."""
+PLANS = 512  # kept; of a model's layers some dozen differ
 ADDRESSES = ("source", "target", "aux", "result")  # parameters that differ from call to call
 TILE_SLOTS = tuple(HEAD.index(x) for x in ADDRESSES)
 GENERAL_SLOTS = tuple(GENERAL.index(x) for x in ADDRESSES)
@@ -205,7 +201,7 @@ def _signed_table(s: Shape, maps_table: NDArray[np.uint8]) -> NDArray[np.uint8]:
     )
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=PLANS)
 def plan_of(s: Shape) -> Plan:
     tile = _tile_plan(s)
     whole = Box(0, s.n, 0, s.k)

@@ -7,10 +7,10 @@ shares nothing with the packing code. Facts: architecture.md 1, 5, 6.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import TensorView
@@ -21,7 +21,7 @@ from humming_convert.layouts.weights import map_codes, unmap_codes
 from humming_convert.plan.types import PlannedLayer
 from humming_convert.proof.failed import ProofFailed
 from humming_convert.proof.small import prove_small
-from humming_convert.proof.stream import ExpertStream, scale_pass, some_places, streams
+from humming_convert.proof.stream import ExpertStream, small_passes, some_places, streams
 from humming_convert.standard.expr import Context, Weight
 from humming_convert.standard.lossy import Meter
 from humming_convert.standard.packing import stream_unpack
@@ -47,7 +47,7 @@ def prove_layer(planned: PlannedLayer, written: Mapping[str, TensorView], contex
         for expert in range(weight.experts or 1):
             prove_standard_weight(planned, weight, expert, words_of(expert), context)
         return
-    packed, aux = pack_small(planned.recipe, small, Meter(), scale_pass(weight))
+    packed, aux = pack_small(planned.recipe, small, Meter(), small_passes(weight))
     prove_small(planned, small, packed, back)
     compiled = streams(planned.recipe, weight)
     for expert in range(weight.experts or 1):

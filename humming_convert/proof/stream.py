@@ -8,24 +8,26 @@ Facts: architecture.md 5, 6; passes_cpu.md 3 (windows of 256 KB to 4 MB are equa
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert import passes
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.layouts import WeightAux
 from humming_convert.layouts.address import addresses
-from humming_convert.layouts.config import LayerRecipe, ScalePlace
+from humming_convert.layouts.config import LayerRecipe
 from humming_convert.layouts.recipe import WeightRecipe
-from humming_convert.layouts.scales import place_scale
+from humming_convert.layouts.small import REFERENCE, SmallPasses
 from humming_convert.layouts.weights import map_codes
 from humming_convert.plan.types import PlannedLayer
 from humming_convert.proof.failed import ProofFailed
-from humming_convert.standard.expr import CodeBlock, Weight
+from humming_convert.standard.expr import CodeBlock, LookUp, Weight, look_up
 from humming_convert.standard.packing import PACKINGS
 
 WINDOW = 1 << 20  # packed words (4 MB) at a time: fewer calls, and rows formats read longer stretches (measured)
@@ -44,18 +46,25 @@ Take = Callable[[str, int], NDArray[np.uint8]]
 
 def streams(recipe: LayerRecipe, weight: Weight) -> bool:
     """Whether every block has a compiled pass, and the layer is worth loading it."""
-    if weight.n * weight.k * (weight.experts or 1) < SMALL:
-        return False
-    return all(b.straight and passes.supported(recipe.weight, b.packing, b.bits, b.n, b.k) for b in weight.blocks)
+    return large(weight) and all(b.straight and passes.supported(recipe.weight, b.packing, b.bits, b.n, b.k) for b in weight.blocks)
 
 
-def scale_pass(weight: Weight) -> Callable[[NDArray[Any], ScalePlace, bool], NDArray[Any]]:
-    """What places a layer's scales: the compiled pass, or for small layers the reference."""
-    return passes.place_scale if weight.n * weight.k * (weight.experts or 1) >= SMALL else place_scale
+def large(weight: Weight) -> bool:
+    """Whether the layer is worth loading compiled code."""
+    return weight.n * weight.k * (weight.experts or 1) >= SMALL
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+def small_passes(weight: Weight) -> SmallPasses:
+    """What goes over a layer's scales: compiled passes, or for small layers the references."""
+    return passes.SMALL_PASSES if large(weight) else REFERENCE
+
+
+def look_up_pass(weight: Weight) -> LookUp:
+    """What rounds 16-bit scales."""
+    return passes.look_up if large(weight) else look_up
+
+
+class Part(Struct, frozen=True):
     """A piece of a block in a window. row, column: of its first code in the layer; stored: its words."""
 
     block: CodeBlock
@@ -66,9 +75,43 @@ class Part:
     column: int
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A window and the parts that fill it. `sampled`: its places are read by address too."""
+class Piece(Struct, frozen=True):
+    """A Part before it is read. view: what is read into memory `slot`; once: for all windows together; cut: rows and columns of it."""
+
+    block: CodeBlock
+    slot: int
+    view: TensorView
+    once: bool
+    cut: tuple[tuple[int, int], tuple[int, int]] | None
+    n: int
+    k: int
+    row: int
+    column: int
+
+    def stored(self, memory: NDArray[Any]) -> NDArray[Any]:
+        """The piece's words in the memory of its slot."""
+        if self.cut is None:
+            return memory
+        return passes.slice_block(self.block.packing, self.block.bits, memory, self.block.whole.n, *self.cut)
+
+    def part(self, memory: NDArray[Any]) -> Part:
+        return Part(self.block, self.stored(memory), self.n, self.k, self.row, self.column)
+
+
+class Ahead(Struct, frozen=True):
+    """A window to come. `sampled`: its places are to be read by address too."""
+
+    window: passes.Window
+    pieces: tuple[Piece, ...]
+    sampled: bool
+
+    def step(self, memory: Mapping[int, NDArray[Any]]) -> Step:
+        """The window with what was read into the memory of each slot."""
+        return Step(self.window, tuple(p.part(memory[p.slot]) for p in self.pieces), self.sampled)
+
+
+class Step(Struct, frozen=True):
+    """A window and the parts that fill it."""
 
     window: passes.Window
     parts: tuple[Part, ...]
@@ -87,21 +130,40 @@ class ExpertStream:
     fetch: Fetch
     compared: int = 0
     values: passes.Aux | None = field(init=False)
+    _whole: dict[int, NDArray[Any]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.values = None if self.aux.array is None else passes.Aux(self.aux.array)  # arranged once for all windows
 
     def steps(self) -> Generator[Step, None, None]:
         """The windows in the order of the output's bytes; each step's stored words are valid until the next."""
-        blocks = self.weight.of_expert(self.expert)
-        whole: dict[int, NDArray[Any]] = {}
         windows = list(passes.windows(self.recipe, WINDOW))
-        sampled = self._sampled(len(windows))
+        sampled = self.sampled(len(windows))
         for number, window in enumerate(windows):
-            parts = [p for slot, (row, block) in enumerate(blocks) if (p := self._part(slot, row, block, window, whole)) is not None]
-            yield Step(window, tuple(parts), number in sampled)
+            yield self.step(self.ahead(window, number in sampled))
 
-    def _sampled(self, windows: int) -> set[int]:
+    def ahead(self, window: passes.Window, sampled: bool = False) -> Ahead:
+        """What a window needs, nothing read yet."""
+        blocks = self.weight.of_expert(self.expert)
+        pieces = (_piece(slot, row, block, window) for slot, (row, block) in enumerate(blocks))
+        return Ahead(window, tuple(p for p in pieces if p is not None), sampled)
+
+    def step(self, ahead: Ahead) -> Step:
+        """Reads a window's parts."""
+        return Step(ahead.window, tuple(self._part(p) for p in ahead.pieces), ahead.sampled)
+
+    def _part(self, p: Piece) -> Part:
+        return p.part(self.once(p.slot) if p.once else self.fetch(p.slot, p.view))
+
+    def once(self, slot: int) -> NDArray[Any]:
+        """All of a block's words, read once for all windows, in the memory of its slot."""
+        held = self._whole.get(slot)
+        if held is None:
+            _, block = self.weight.of_expert(self.expert)[slot]
+            held = self._whole[slot] = self.fetch(slot, block.view.at(block.index))
+        return held
+
+    def sampled(self, windows: int) -> set[int]:
         """Which windows of this expert are sampled: one, of about SAMPLED experts; the last too where rows or columns are ragged."""
         experts = self.weight.experts or 1
         every = max(experts // SAMPLED, 1)
@@ -110,44 +172,24 @@ class ExpertStream:
         ragged = self.recipe.k % RAGGED != 0 or self.recipe.pad_k > 0
         return {*some_places(windows, 1, self.expert), *((windows - 1,) if ragged else ())}
 
-    def _part(self, slot: int, row: int, block: CodeBlock, w: passes.Window, whole: dict[int, NDArray[Any]]) -> Part | None:
-        r0, r1 = max(w.n0 - row, 0), min(w.n1 - row, block.n)
-        c0, c1 = w.k0, min(w.k1, block.k)
-        if r0 >= r1 or c0 >= c1:
-            return None
-        view, part = block.view.at(block.index), block.whole
-        rows, columns = block.place((r0, r1), (c0, c1))
-        every_row = (r0, r1) == (0, block.n)
-        if block.packing in ("gptq", "awq") and every_row and len(view.shape) == 2:
-            words = 32 // block.bits if block.packing == "gptq" and 32 % block.bits == 0 else None
-            first, last = columns if block.packing == "awq" else (columns[0] * block.bits // 32, -(-columns[1] * block.bits // 32))
-            assert words is None or columns[0] % words == 0
-            stored = self.fetch(slot, view.rows(first, last))
-            if rows != (0, part.n):
-                stored = passes.slice_block(block.packing, block.bits, stored, part.n, rows, (0, c1 - c0))
-        elif block.packing in ("rows", "signed_rows") and columns == (0, part.k) and view.shape[0] == part.n:
-            stored = self.fetch(slot, view.rows(*rows))
-        else:
-            if slot not in whole:
-                whole[slot] = self.fetch(slot, view)
-            stored = passes.slice_block(block.packing, block.bits, whole[slot], part.n, rows, columns)
-        return Part(block, stored, r1 - r0, c1 - c0, row + r0, c0)
-
     def words(self, step: Step, take: Take) -> Words:
         """Memory for the window's words."""
         return take("packed", 4 * step.window.words).view(np.uint32)
 
     def place(self, step: Step, p: Part) -> dict[str, Any]:
         """A part as the passes are told of it: where it lies, in its window and in the layer."""
+        return self._told(p, p.stored, step.window.first)
+
+    def _told(self, p: Part | Piece, stored: NDArray[Any], first: int) -> dict[str, Any]:
         return {
             "packing": p.block.packing,
-            "stored": p.stored,
+            "stored": stored,
             "n": p.n,
             "k": p.k,
             "row": p.row,
             "column": p.column,
             "aux": self.values,
-            "first": step.window.first,
+            "first": first,
         }
 
     def pack(self, step: Step, words: Words) -> None:
@@ -173,6 +215,28 @@ class ExpertStream:
         """For each part of the window, its first code that differs from the source's."""
         return [passes.prove_block(self.recipe, written=words, **self.place(step, p)) for p in step.parts]
 
+    @property
+    def sort(self) -> Hashable:
+        """Experts of one sort have equal calls (`block_calls`), whatever their files, offsets, codes and scales."""
+        blocks = tuple(
+            (row, b.packing, b.bits, b.n, b.k, b.whole, b.view.at(b.index).shape, b.view.dtype)
+            for row, b in self.weight.of_expert(self.expert)
+        )
+        return self.recipe, blocks, passes.aux_sort(self.recipe, self.values), passes.padding_code(self.recipe, self.values)
+
+    def block_calls(
+        self, ahead: Ahead, memory: Mapping[int, NDArray[Any]], words: Words, slots: Mapping[int, int], bases: passes.Bases
+    ) -> list[passes.BlockCalls]:
+        """A window's parts as calls. memory: by slot, the array that a piece's view is read into, of any content; slots: its base."""
+        out = []
+        for p in ahead.pieces:
+            stored = p.stored(memory[p.slot])
+            source = passes.At(slots[p.slot], passes.address(stored) - passes.address(memory[p.slot]))
+            out.append(
+                passes.block_calls(self.recipe, words=words, source=source, bases=bases, **self._told(p, stored, ahead.window.first))
+            )
+        return out
+
     def finish(self) -> None:
         """Every code was compared: a pass and its proof that skip the same codes must not agree about it (passes_cpu.md 4.7)."""
         if self.compared != self.recipe.n * self.recipe.k:
@@ -194,12 +258,37 @@ class ExpertStream:
     def _mapped(self, codes: NDArray[np.uint8], rows: NDArray[np.intp], column: int) -> NDArray[np.uint8]:
         """Codes of some rows [m, k] from `column` on, as they are placed."""
         group = self.recipe.group
+        lead = column % group if group else 0  # columns of the first group before `column`
+        codes = np.pad(codes, ((0, 0), (lead, 0)))
         some = replace(self.recipe, n=codes.shape[0], k=codes.shape[1], pad_n=0, pad_k=0)
 
         def cut(x: NDArray[np.uint8] | None) -> NDArray[np.uint8] | None:
             return None if x is None else x[rows][:, column // group if group else 0 :]
 
-        return map_codes(some, codes, WeightAux(zero=cut(self.aux.zero), offsets=cut(self.aux.offsets)))
+        return map_codes(some, codes, WeightAux(zero=cut(self.aux.zero), offsets=cut(self.aux.offsets)))[:, lead:]
+
+
+def _piece(slot: int, row: int, block: CodeBlock, w: passes.Window) -> Piece | None:
+    """What of a block lies in a window, and the fewest stored rows that hold it."""
+    r0, r1 = max(w.n0 - row, 0), min(w.n1 - row, block.n)
+    c0, c1 = w.k0, min(w.k1, block.k)
+    if r0 >= r1 or c0 >= c1:
+        return None
+    view, part = block.view.at(block.index), block.whole
+    rows, columns = block.place((r0, r1), (c0, c1))
+    once, cut = False, None
+    if block.packing in ("gptq", "awq") and (r0, r1) == (0, block.n) and len(view.shape) == 2:
+        words = 32 // block.bits if block.packing == "gptq" and 32 % block.bits == 0 else None
+        first, last = columns if block.packing == "awq" else (columns[0] * block.bits // 32, -(-columns[1] * block.bits // 32))
+        assert words is None or columns[0] % words == 0
+        view = view.rows(first, last)
+        if rows != (0, part.n):
+            cut = rows, (0, c1 - c0)
+    elif block.packing in ("rows", "signed_rows") and columns == (0, part.k) and view.shape[0] == part.n:
+        view = view.rows(*rows)
+    else:
+        once, cut = True, (rows, columns)
+    return Piece(block, slot, view, once, cut, r1 - r0, c1 - c0, row + r0, c0)
 
 
 class Packer(Protocol):

@@ -24,11 +24,21 @@ from humming_convert.standard.packing import PACKINGS, Codes, stream_pack, strea
 Array = NDArray[Any]
 
 
+LookUp = Callable[[NDArray[np.uint16], NDArray[np.uint16]], tuple[NDArray[np.uint16], NDArray[np.int64]]]
+
+
+def look_up(codes: NDArray[np.uint16], table: NDArray[np.uint16]) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+    """`table[codes]`, and how often each code occurs [65536]."""
+    return np.take(table, codes), np.bincount(codes.reshape(-1), minlength=1 << 16).astype(np.int64)
+
+
 class Context(Struct):
-    """What evaluation needs from outside: `read` gives a stored tensor, `meter` takes the measures of lossy steps."""
+    """What evaluation needs from outside: `read` gives a stored tensor, `meter` takes the measures of lossy steps. look_up: `look_up` or a pass
+    that does the same."""
 
     read: Read
     meter: Meter
+    look_up: LookUp = look_up
 
 
 class Expr(Protocol):
@@ -215,10 +225,10 @@ class Cast(Struct, frozen=True):
         if before.dtype.itemsize == 2 and before.size >= 1 << 16:
             # every number there is, once: a table to look up and a count to measure with, ten times faster than arithmetic
             numbers, casts = _every(self.arg.dtype, self.dtype)
-            codes = np.ascontiguousarray(before).view(np.uint16)
-            counts = np.bincount(codes.reshape(-1), minlength=1 << 16)
+            turned = before.T if before.T.flags.c_contiguous else before  # in the order in which they lie
+            after, counts = context.look_up(np.ascontiguousarray(turned).view(np.uint16), casts.view(np.uint16))
             context.meter.record_counts(self.step, self.tensor, numbers, casts, counts)
-            return np.take(casts.view(np.uint16), codes).view(casts.dtype)
+            return after.view(casts.dtype) if turned is before else after.view(casts.dtype).T
         after = cast_values(before, self.dtype)
         context.meter.record(self.step, self.tensor, before, after)
         return after

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from safetensors.numpy import load_file
 
 from humming_convert.checkpoint import (

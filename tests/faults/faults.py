@@ -69,10 +69,11 @@ class Bench:
     model: Path
     work: Path
     options: tuple[str, ...] = OPTIONS
+    lists: bool = False
     want: dict[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.server.send({"warm": [str(self.model), str(self.work / "warm")]})
+        self.server.send({"warm": [str(self.model), str(self.work / "warm"), self.lists]})
         self.server.receive()
         shutil.rmtree(self.work / "warm")
         assert self.convert().code == 0

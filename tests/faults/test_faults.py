@@ -29,12 +29,12 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_shim(tmp_path_factory.mktemp("shim"))
 
 
-@pytest.fixture(scope="module")
-def bench(shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+@pytest.fixture(scope="module", params=[False, True], ids=["reference", "lists of calls"])
+def bench(request: pytest.FixtureRequest, shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     server = Server(shim)
     folder = tmp_path_factory.mktemp("faults")
     (folder / "work").mkdir()
-    yield Bench(server, sample("gptq-4bit-v1-sym").write(folder / "models"), folder / "work")
+    yield Bench(server, sample("gptq-4bit-v1-sym").write(folder / "models"), folder / "work", lists=request.param)
     server.close()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from humming_convert import api
 from humming_convert.engine import pack
@@ -88,8 +89,9 @@ def test_a_pass_and_its_inverse_that_agree_on_a_wrong_place_are_found_by_address
 def test_scales_in_a_wrong_order_are_found(whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof_small, "WHOLE", whole)
     model = sample("ct-nvfp4").write(tmp_path)
-    real = stream.place_scale
-    monkeypatch.setattr(stream, "place_scale", lambda *args: np.ascontiguousarray(np.roll(real(*args), 1, axis=-1)))
+    real = stream.REFERENCE.place
+    wrong = replace(stream.REFERENCE, place=lambda *args: np.ascontiguousarray(np.roll(real(*args), 1, axis=-1)))
+    monkeypatch.setattr(stream, "REFERENCE", wrong)
     with pytest.raises(ProofFailed) as failed:
         convert(model, tmp_path / "out")
     assert failed.value.finding.tensor is not None

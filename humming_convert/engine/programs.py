@@ -1,0 +1,200 @@
+"""An expert's windows as a program (`passes.calls`): which calls there are, and what each does.
+
+In: one expert of a sort.  Out: a Listed, good for every expert of that sort: files, offsets, memory and digests are bases.
+Facts: passes_cpu.md 3 (windows that fit the second-level cache).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from humming_convert import passes
+from humming_convert.checkpoint.tensors import TensorView
+from humming_convert.engine.digest import update_call
+from humming_convert.engine.worker import PHASES
+from humming_convert.passes import At, Listing, Program
+from humming_convert.proof.stream import ExpertStream
+
+WINDOW = 1 << 16  # packed words (256 KB) at a time: these, the source's and both files' pages are half of a second-level cache
+KEPT = 32  # programs; of a model's layers some dozen differ, and one takes up to a megabyte
+
+# bases after the program's own: the output's descriptor, the byte of it where the expert begins, the window's words, times, what proofs
+# count, the digests of file and tensor, aux values by arrangement; then three for each slot
+OUT, EXPERT, WORDS, TIMES, RESULT, FILE_DIGEST, TENSOR_DIGEST, AUX = range(2, 10)
+SLOTS = AUX + len(passes.AUX_KINDS)
+DESCRIPTOR, MEMORY, OFFSET = range(3)  # of a slot: the source's descriptor, where it is read to, the byte of it where the block begins
+TOLD = passes.Bases(WORDS, RESULT, tuple(AUX + i for i in range(len(passes.AUX_KINDS))))
+
+READ, WRITE, BACK, PROVE, OTHER = range(5)  # what a call does
+MARKS = len(PHASES) + 1  # times noted in a window
+
+
+def slot_base(slot: int, which: int) -> int:
+    return SLOTS + 3 * slot + which
+
+
+class Listed(Struct, frozen=True):
+    """windows: of one expert, in order.  starts: first call of each, and the end; equal where a window needs Python.
+    doing: [calls, 3]: what a call does, the number of its window and of its piece.  codes: of each window."""
+
+    windows: list[passes.Window]
+    program: Program
+    starts: NDArray[np.int64]
+    doing: NDArray[np.int64]
+    codes: NDArray[np.int64]
+    reads: dict[int, int]
+    """slot -> bytes of the largest window's; slots that are read once are not here"""
+
+
+_kept: dict[Hashable, Listed] = {}
+_lock = threading.Lock()  # two workers that list at a time would make tables of their own, whose addresses differ
+
+
+def program_of(expert: ExpertStream) -> Listed:
+    """The program of the expert's sort, made once."""
+    sort = expert.sort
+    with _lock:
+        found = _kept.get(sort)
+        if found is None:
+            if len(_kept) >= KEPT:
+                _kept.clear()
+            found = _kept[sort] = listed(expert)
+        return found
+
+
+def listed(expert: ExpertStream) -> Listed:
+    """Looks at no file; an expert's sort decides all of it."""
+    packings = {block.packing for _, block in expert.weight.of_expert(expert.expert)}
+    windows = list(passes.windows(expert.recipe, WINDOW, passes.window_unit(expert.recipe, packings)))
+    return _Lister(expert, windows).all()
+
+
+class _Lister:
+    def __init__(self, expert: ExpertStream, windows: list[passes.Window]) -> None:
+        self._expert, self._windows = expert, windows
+        self._code = passes.padding_code(expert.recipe, expert.values)
+        self._words = np.empty(max(w.words for w in windows), np.uint32)
+        self._memory: dict[int, NDArray[np.uint8]] = {}
+        self._read, self._write = passes.function("pread64", "pread"), passes.function("pwrite64", "pwrite")
+        self._clock = passes.function("clock_gettime")
+        self._codes = np.zeros(len(windows), np.int64)
+        self._reads: dict[int, int] = {}
+
+    def all(self) -> Listed:
+        period, count = self._periods()
+        parts = [x for x in [self._repeated(period, count)] if x is not None]
+        for number in range(period * count if parts else 0, len(self._windows)):
+            parts.append(self._part([number]) or _Part(Listing().done(), np.zeros((0, 3), np.int64)))
+        doing = np.concatenate([x.doing for x in parts])
+        starts = np.searchsorted(doing[:, 1], np.arange(len(self._windows) + 1))
+        return Listed(self._windows, passes.joined([x.program for x in parts]), starts, doing, self._codes, self._reads)
+
+    def _periods(self) -> tuple[int, int]:
+        """(windows after which the calls are the same but for where they read and write, how many such periods the expert begins with)."""
+        recipe, first = self._expert.recipe, self._windows[0]
+        if recipe.place == "raw":
+            return 1, 0
+        wide = first.k1 - first.k0
+        period = math.lcm(wide, passes.column_unit(recipe)) // wide
+        same = sum(w.k1 - w.k0 == wide and w.k1 <= recipe.k for w in self._windows)  # all of them at the start
+        return period, same // period
+
+    def _repeated(self, period: int, count: int) -> _Part | None:
+        if count < 4:
+            return None
+        three = [self._part(range(i * period, (i + 1) * period)) for i in (0, 1, count - 1)]
+        first, second, last = three
+        if first is None or second is None or last is None:
+            return None
+        program = passes.repeated(first.program, second.program, last.program, count)
+        if program is None:
+            return None
+        self._codes[: period * count] = np.tile(self._codes[:period], count)
+        doing = first.doing + np.arange(count)[:, None, None] * np.array((0, period, 0))
+        return _Part(program, doing.reshape(-1, 3))
+
+    def _part(self, numbers: Sequence[int]) -> _Part | None:
+        """Some windows; None where one of them needs Python."""
+        listing, doing = Listing(), _Doing()
+        for number in numbers:
+            if not self._add(listing, doing, number):
+                return None
+        return _Part(listing.done(), np.array(doing.rows, np.int64).reshape(-1, 3))
+
+    def _add(self, listing: Listing, doing: _Doing, number: int) -> bool:
+        expert, window = self._expert, self._windows[number]
+        ahead, words = expert.ahead(window), self._words[: window.words]
+        memory = self._memories(ahead.pieces)
+        slots = {p.slot: slot_base(p.slot, MEMORY) for p in ahead.pieces}
+        blocks = expert.block_calls(ahead, memory, words, slots, TOLD)
+        nbytes, at = words.nbytes, At(EXPERT, 4 * window.first)
+
+        def mark(phase: int) -> None:
+            listing.call(self._clock, time.CLOCK_MONOTONIC, At(TIMES, 16 * (MARKS * number + phase)))
+            doing.upto(listing, OTHER, number)
+
+        self._codes[number] = sum(p.n * p.k for p in ahead.pieces)
+        mark(0)
+        for i, p in enumerate(ahead.pieces):
+            if not p.once:
+                self._reads[p.slot] = max(self._reads.get(p.slot, 0), p.view.nbytes)
+                start = p.view.offset - p.block.view.at(p.block.index).offset
+                descriptor, offset = At(slot_base(p.slot, DESCRIPTOR)), At(slot_base(p.slot, OFFSET), start)
+                listing.call(self._read, descriptor, At(slots[p.slot]), p.view.nbytes, offset, want=p.view.nbytes)
+                doing.upto(listing, READ, number, i)
+        mark(1)
+        for block in blocks:
+            block.add(listing, "pack")
+        if not passes.add_padding(listing, "pack", expert.recipe, window, words, WORDS, self._code):
+            return False
+        mark(2)
+        listing.call(self._write, At(OUT), At(WORDS), nbytes, at, want=nbytes)
+        doing.upto(listing, WRITE, number)
+        mark(3)
+        listing.call(self._read, At(OUT), At(WORDS), nbytes, at, want=nbytes)
+        doing.upto(listing, BACK, number)
+        for digest in (FILE_DIGEST, TENSOR_DIGEST):
+            listing.call(update_call(), At(digest), At(WORDS), nbytes)
+        doing.upto(listing, OTHER, number)
+        for block in blocks:
+            block.add(listing, "prove")
+        passes.add_padding(listing, "prove", expert.recipe, window, words, WORDS, self._code)
+        doing.upto(listing, PROVE, number)
+        mark(4)
+        return True
+
+    def _memories(self, pieces: Sequence[Any]) -> dict[int, NDArray[Any]]:
+        """Arrays as large as what is read: their addresses are taken off again, their content is not looked at."""
+        for p in pieces:
+            held = self._memory.get(p.slot)
+            if held is None or held.nbytes < p.view.nbytes:
+                self._memory[p.slot] = np.empty(p.view.nbytes, np.uint8)
+        return {p.slot: shaped(self._memory[p.slot], p.view) for p in pieces}
+
+
+class _Part(Struct, frozen=True):
+    program: Program
+    doing: NDArray[np.int64]
+
+
+class _Doing:
+    """What each call of a listing does."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, int]] = []
+
+    def upto(self, listing: Listing, what: int, window: int, piece: int = 0) -> None:
+        """The calls since the last time."""
+        self.rows += [(what, window, piece)] * (len(listing) - len(self.rows))
+
+
+def shaped(memory: NDArray[np.uint8], view: TensorView) -> NDArray[Any]:
+    return memory[: view.nbytes].view(view.numpy).reshape(view.shape)

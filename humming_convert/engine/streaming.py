@@ -1,0 +1,160 @@
+"""An expert's weight window by window: read, pack, write, read back through the file, digest, prove, while all of it is in the cache.
+
+On this processor some megabytes of windows are one list of calls, made without the interpreter, so that workers do not wait for each other.
+A window that needs Python (places by address, single padded codes, another processor, mapped files) goes step by step. A call that did not
+do all that was wanted (a short write, a full disk, a difference) is done again from Python, which finishes it or says what is wrong.
+Facts: architecture.md 5, 6.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from humming_convert import passes
+from humming_convert.engine import programs
+from humming_convert.engine.digest import Digest
+from humming_convert.engine.output import OutputWriter, as_bytes, read_into
+from humming_convert.engine.programs import MARKS, shaped, slot_base
+from humming_convert.engine.worker import PHASES, Worker
+from humming_convert.proof.stream import Ahead, ExpertStream, Step
+
+PIECE = 1 << 18  # bytes written and read back at once, step by step: what was written is still in L2 when it is read
+LIST = 1 << 23  # packed bytes in a list: a stop is noticed after every one
+
+
+def stream_expert(expert: ExpertStream, writer: OutputWriter, at: int, digest: Digest, worker: Worker) -> None:
+    """Writes and proves one expert's words from byte `at` on. digest: of the tensor. Raises ProofFailed, Stopped, SourceError, OSError."""
+    worker.clock.start()
+    if worker.mapped or worker.packer is not None or not digest.state:
+        with closing(expert.steps()) as steps:
+            for step in steps:
+                _one(expert, step, writer, at, digest, worker)
+    else:
+        _Calls(expert, writer, at, digest, worker).make()
+    expert.finish()
+
+
+def _one(expert: ExpertStream, step: Step, writer: OutputWriter, at: int, digest: Digest, worker: Worker) -> None:
+    worker.check()
+    clock = worker.clock
+    words = expert.words(step, worker.arena.take)
+    raw, offset = as_bytes(words), at + 4 * step.window.first
+    clock.add("read")
+    expert.pack(step, words)
+    clock.add("pack")
+    for start in range(0, len(raw), PIECE):
+        piece = raw[start : start + PIECE]
+        writer.write(piece, offset + start)
+        clock.add("write")
+        writer.read_back(piece, offset + start)
+        digest.update(piece)
+        clock.add("prove")
+    expert.prove(step, words)
+    clock.add("prove")
+
+
+class _Calls:
+    """The calls of one expert."""
+
+    def __init__(self, expert: ExpertStream, writer: OutputWriter, at: int, digest: Digest, worker: Worker) -> None:
+        self._expert, self._writer, self._at, self._digest, self._worker = expert, writer, at, digest, worker
+        self._listed = programs.program_of(expert)
+        self._packed = worker.arena.take("packed", 4 * max(w.words for w in self._listed.windows))
+        self._times = np.zeros((len(self._listed.windows), MARKS, 2), np.int64)  # as clock_gettime gives them: seconds, nanoseconds
+        self._result = np.zeros(8, np.int64)
+        self._sources = {slot: worker.source(slot, nbytes) for slot, nbytes in self._listed.reads.items()}
+        self._calls = self._listed.program.linked(self._bases())
+        worker.clock.add("read")
+
+    def _bases(self) -> NDArray[np.int64]:
+        blocks, values = self._expert.weight.of_expert(self._expert.expert), self._expert.values
+        bases = np.zeros(slot_base(len(blocks), 0), np.int64)
+        for base, value in (
+            (programs.OUT, self._writer.fd),
+            (programs.EXPERT, self._at),
+            (programs.WORDS, passes.address(self._packed)),
+            (programs.TIMES, passes.address(self._times)),
+            (programs.RESULT, passes.address(self._result)),
+            (programs.FILE_DIGEST, self._writer.digest_state),
+            (programs.TENSOR_DIGEST, self._digest.state),
+        ):
+            bases[base] = value
+        for i, kind in enumerate(passes.AUX_KINDS):
+            if values is not None and (self._listed.program.parameter_bases == programs.AUX + i).any():
+                bases[programs.AUX + i] = passes.address(values.arranged(kind))
+        for slot, (_, block) in enumerate(blocks):
+            view = block.view.at(block.index)
+            if slot in self._sources:
+                bases[slot_base(slot, programs.DESCRIPTOR)] = self._worker.files.descriptor(view)
+                bases[slot_base(slot, programs.OFFSET)] = view.offset
+                bases[slot_base(slot, programs.MEMORY)] = passes.address(self._sources[slot])
+            else:
+                bases[slot_base(slot, programs.MEMORY)] = passes.address(self._expert.once(slot))
+        return bases
+
+    def make(self) -> None:
+        windows, starts = self._listed.windows, self._listed.starts
+        sampled = self._expert.sampled(len(windows))
+        number = 0
+        while number < len(windows):
+            last, nbytes = number, 0
+            while last < len(windows) and last not in sampled and starts[last] < starts[last + 1] and nbytes < LIST:
+                nbytes += 4 * windows[last].words
+                last += 1
+            if last > number:
+                self._make(number, last)
+            else:
+                self._worker.clock.start()
+                ahead = self._expert.ahead(windows[number], number in sampled)
+                _one(self._expert, self._expert.step(ahead), self._writer, self._at, self._digest, self._worker)
+                last += 1
+            number = last
+
+    def _make(self, number: int, last: int) -> None:
+        """The calls of windows number .. last, the last not among them."""
+        self._worker.check()
+        windows, starts = self._listed.windows, self._listed.starts
+        start, end = self._at + 4 * windows[number].first, self._at + 4 * (windows[last - 1].first + windows[last - 1].words)
+        assert start == self._writer.upto, (self._writer.path.name, start, self._writer.upto)
+        calls = self._calls.calls[: starts[last]]
+        done, error = passes.make(calls, int(starts[number]))
+        while done < len(calls):
+            doing, window, piece = self._listed.doing[done].tolist()
+            self._again(doing, window, piece, OSError(error, os.strerror(error)) if error else None)
+            done, error = passes.make(calls, done + 1)
+        self._writer.advance(end - start)
+        self._expert.compared += int(self._listed.codes[number:last].sum())
+        times = self._times[number:last, :, 0] * 10**9 + self._times[number:last, :, 1]
+        for phase, nanoseconds in zip(PHASES, np.diff(times, axis=1).sum(0).tolist(), strict=True):
+            self._worker.clock.seconds[phase] += nanoseconds / 1e9
+
+    def _again(self, doing: int, number: int, piece: int, error: OSError | None) -> None:
+        """What a call did not do, or not all of, from Python. error: why; a call that was interrupted is made again."""
+        window = self._listed.windows[number]
+        ahead = self._expert.ahead(window)
+        words = self._packed[: 4 * window.words].view(np.uint32)
+        raw, offset = as_bytes(words), self._at + 4 * window.first
+        failed = None if error is None or error.errno == errno.EINTR else error
+        if doing == programs.READ:
+            p = ahead.pieces[piece]
+            if failed is not None:
+                raise self._worker.files.failed(p.view, failed) from failed
+            self._worker.files.fill(p.view, self._sources[p.slot][: p.view.nbytes].data)
+        elif failed is not None and doing in (programs.WRITE, programs.BACK):
+            raise failed
+        elif doing == programs.WRITE:
+            self._writer.write(raw, offset)
+        elif doing == programs.BACK:
+            read_into(self._writer.fd, raw, offset, self._writer.path)
+        else:
+            self._expert.prove(ahead.step(self._memory(ahead)), words)
+            raise AssertionError("a call that cannot fail did, or a proof found what it cannot find again")
+
+    def _memory(self, ahead: Ahead) -> dict[int, NDArray[Any]]:
+        return {p.slot: self._expert.once(p.slot) if p.once else shaped(self._sources[p.slot], p.view) for p in ahead.pieces}

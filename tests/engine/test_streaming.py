@@ -1,0 +1,261 @@
+"""Windows written by lists of calls: the bytes of the reference, and every call that does not do its work noticed and told."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from humming_convert import Refused, api, passes
+from humming_convert.checkpoint.reading import SourceChanged, SourceUnreadable
+from humming_convert.demo.models import Sample, Shape, decoder
+from humming_convert.demo.samples import DECODERS
+from humming_convert.engine import digest, programs, streaming
+from humming_convert.plan import answer
+from humming_convert.proof import stream
+from humming_convert.proof.failed import ProofFailed
+from tests.samples import NAMES, sample
+
+ROWS = {row["name"]: row for row in DECODERS}
+WIDE = Shape(hidden=256, intermediate=1024, heads=4, kv_heads=2, head_dim=64)  # ragged nowhere: windows repeat
+TARGETS = [("sm90", "bf16"), ("sm90", "fp8"), ("sm90", "int8"), ("sm75", "fp16"), ("sm120", "nvfp4"), ("sm100", "mxfp8"), ("ppu", "bf16")]
+
+
+@pytest.fixture
+def small_lists(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Small layers go in several lists of several windows. Gives the windows of each list that was made."""
+    made: list[int] = []
+    real = streaming._Calls._make
+
+    def counted(self: Any, number: int, last: int) -> None:
+        made.append(last - number)
+        real(self, number, last)
+
+    monkeypatch.setattr(stream, "SMALL", 0)
+    monkeypatch.setattr(answer, "SMALL", 0)
+    monkeypatch.setattr(programs, "_kept", {})
+    monkeypatch.setattr(programs, "WINDOW", 1 << 8)
+    monkeypatch.setattr(streaming, "LIST", 1 << 16)
+    monkeypatch.setattr(stream.ExpertStream, "sampled", lambda _, windows: {2} if windows > 4 else set())
+    monkeypatch.setattr(streaming._Calls, "_make", counted)
+    return made
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.glob("*.safetensors"))}
+
+
+def wide(name: str) -> Sample:
+    return decoder(**{**ROWS[name], "shape": WIDE})
+
+
+# ------------------------------------------------------------------ the same bytes
+@pytest.mark.parametrize(("target", "act"), TARGETS)
+@pytest.mark.parametrize("name", NAMES)
+def test_lists_give_the_bytes_of_the_reference(name: str, target: str, act: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    model = sample(name).write(tmp_path)
+    dtype = "fp16" if target == "sm75" else "bf16"
+    try:
+        plan = api.plan(model, target=target, act=act, dtype=dtype)
+    except Refused:
+        return  # no legal combination: told elsewhere
+    api.convert(plan, out=tmp_path / "reference")
+    made = request.getfixturevalue("small_lists")
+    plan = api.plan(model, target=target, act=act, dtype=dtype)
+    api.convert(plan, out=tmp_path / "lists")
+    assert weights(tmp_path / "lists") == weights(tmp_path / "reference")
+    ragged_rows = [p.recipe.weight.place == "raw" and p.recipe.weight.pad_n + p.recipe.weight.pad_k > 0 for p in plan.layers if p.recipe]
+    assert made or all(ragged_rows)  # padding of rows is filled by Python
+
+
+@pytest.mark.parametrize("name", ["gptq-4bit-v1-sym", "gptq-3bit-v1-asym", "awq-4bit-gemm", "ct-int4-sym", "ct-nvfp4"])
+def test_lists_are_long_and_windows_repeat(name: str, tmp_path: Path, small_lists: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    repeats: list[bool] = []
+    real = passes.repeated
+
+    def noted(*given: Any) -> Any:
+        found = real(*given)
+        repeats.append(found is not None)
+        return found
+
+    monkeypatch.setattr(passes, "repeated", noted)
+    model = wide(name).write(tmp_path)
+    api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "lists")
+    assert max(small_lists) > 3
+    assert repeats
+    assert all(repeats)
+
+
+def test_windows_that_do_not_repeat_are_listed_one_by_one(tmp_path: Path, small_lists: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = api.plan(wide("gptq-4bit-v1-sym").write(tmp_path), target="sm90", act="bf16")
+    api.convert(plan, out=tmp_path / "repeated")
+    monkeypatch.setattr(programs, "_kept", {})
+    monkeypatch.setattr(passes, "repeated", lambda *_: None)
+    api.convert(plan, out=tmp_path / "one by one")
+    assert weights(tmp_path / "repeated") == weights(tmp_path / "one by one")
+
+
+def test_without_the_digest_of_the_library_windows_go_step_by_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_lists: list[int]
+) -> None:
+    model = wide("gptq-4bit-v1-sym").write(tmp_path)
+    plan = api.plan(model, target="sm90", act="bf16")
+    api.convert(plan, out=tmp_path / "lists")
+    assert small_lists
+    small_lists.clear()
+    monkeypatch.setattr(digest, "library", lambda: None)
+    api.convert(plan, out=tmp_path / "steps")
+    assert not small_lists
+    assert weights(tmp_path / "lists") == weights(tmp_path / "steps")
+    left, right = (json.loads((tmp_path / x / "humming_manifest.json").read_text()) for x in ("lists", "steps"))
+    assert left["layers"] == right["layers"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 240, 241, 1024, 100_000])
+def test_a_digest_is_the_same_however_it_is_fed(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
+    found = digest.Digest()
+    assert found.state
+    monkeypatch.setattr(digest, "library", lambda: None)
+    other = digest.Digest()
+    for start in range(0, size, 77):
+        found.update(data[start : start + 77])
+        other.update(data[start : start + 77])
+        assert found.hexdigest() == other.hexdigest()
+
+
+# ------------------------------------------------------------------ calls that do less than wanted
+Transfer = Callable[[int, int, int, int], int]
+KIND = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, use_errno=True)
+
+
+@pytest.fixture
+def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int, Transfer], None]:
+    """instead(name, number, function): call `number` of pread64 or pwrite64 that lists make is this function's. (It is let into lists by a
+    Python function, which they would otherwise never call.)"""
+    real, held = passes.function, []
+
+    def put(name: str, number: int, function: Transfer) -> None:
+        plain = ctypes.cast(real(name), KIND)
+        count = 0
+
+        def call(fd: int, at: int, nbytes: int, offset: int) -> int:
+            nonlocal count
+            count += 1
+            return int((function if count == number else plain)(fd, at, nbytes, offset))
+
+        held.append(KIND(call))
+        address = int(ctypes.cast(held[-1], ctypes.c_void_p).value or 0)
+        monkeypatch.setattr(programs, "_kept", {})
+        monkeypatch.setattr(passes, "function", lambda *names: address if names[0] == name else real(*names))
+
+    return put
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return wide("gptq-4bit-v1-sym").write(tmp_path)
+
+
+def test_short_transfers_are_finished(model: Path, tmp_path: Path, small_lists: list[int], instead: Any) -> None:
+    plan = api.plan(model, target="sm90", act="bf16")
+    api.convert(plan, out=tmp_path / "whole")
+    for name in ("pread64", "pwrite64"):
+        transfer = os.pread if name == "pread64" else os.pwrite
+
+        def half(fd: int, at: int, nbytes: int, offset: int, transfer: Any = transfer) -> int:
+            memory = (ctypes.c_char * (nbytes // 2)).from_address(at)
+            if transfer is os.pwrite:
+                return os.pwrite(fd, memory, offset)
+            memory.raw = os.pread(fd, nbytes // 2, offset)
+            return nbytes // 2
+
+        for number in (1, 2, 7):
+            instead(name, number, half)
+            out = tmp_path / f"{name} {number}"
+            api.convert(plan, out=out)
+            assert weights(out) == weights(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("name", "number", "error"), [("pwrite64", 3, errno.ENOSPC), ("pread64", 3, errno.EIO), ("pread64", 4, errno.EIO)])
+def test_a_call_that_fails_once_is_an_error(
+    name: str, number: int, error: int, model: Path, tmp_path: Path, small_lists: list[int], instead: Any
+) -> None:
+    """The same call would succeed if it were made again: an error of a disk is told all the same."""
+
+    def fails(*_: Any) -> int:
+        ctypes.set_errno(error)
+        return -1
+
+    plan = api.plan(model, target="sm90", act="bf16")
+    instead(name, number, fails)
+    with pytest.raises((OSError, SourceUnreadable), match=os.strerror(error)):
+        api.convert(plan, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupted_call_is_made_again(model: Path, tmp_path: Path, small_lists: list[int], instead: Any) -> None:
+    def interrupted(*_: Any) -> int:
+        ctypes.set_errno(errno.EINTR)
+        return -1
+
+    plan = api.plan(model, target="sm90", act="bf16")
+    instead("pwrite64", 2, interrupted)
+    api.convert(plan, out=tmp_path / "out")
+
+
+def test_a_source_that_ends_early_is_told(model: Path, tmp_path: Path, small_lists: list[int], instead: Any) -> None:
+    plan = api.plan(model, target="sm90", act="bf16")
+
+    def cut(fd: int, at: int, nbytes: int, offset: int) -> int:
+        os.truncate(f"/proc/self/fd/{fd}", offset)
+        return 0
+
+    instead("pread64", 5, cut)
+    with pytest.raises(SourceChanged, match=r"shorter|bytes now"):
+        api.convert(plan, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("number", [1, 4, 9])
+def test_a_bit_that_turns_on_its_way_to_the_file_is_found(
+    number: int, model: Path, tmp_path: Path, small_lists: list[int], instead: Any
+) -> None:
+    plan = api.plan(model, target="sm90", act="bf16")
+
+    def turned(fd: int, at: int, nbytes: int, offset: int) -> int:
+        raw = bytearray((ctypes.c_char * nbytes).from_address(at).raw)
+        raw[nbytes // 3] ^= 16
+        return os.pwrite(fd, raw, offset)
+
+    instead("pwrite64", number, turned)
+    with pytest.raises(ProofFailed, match=r"n=\d+, k=\d+"):
+        api.convert(plan, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_padding_that_the_file_does_not_hold_is_found(tmp_path: Path, small_lists: list[int], instead: Any) -> None:
+    ragged = decoder(**{**ROWS["ct-int4-sym"], "shape": Shape(hidden=256, intermediate=1088, heads=4, kv_heads=2, head_dim=64)})
+    plan = api.plan(ragged.write(tmp_path), target="sm90", act="bf16")
+    assert any(p.recipe is not None and p.recipe.weight.pad_n for p in plan.layers)
+
+    found = 0
+    for number in range(1, 9):
+
+        def turned(fd: int, at: int, nbytes: int, offset: int) -> int:
+            raw = bytearray((ctypes.c_char * nbytes).from_address(at).raw)
+            raw[-1] ^= 1
+            return os.pwrite(fd, raw, offset)
+
+        instead("pwrite64", number, turned)
+        with pytest.raises(ProofFailed) as failed:
+            api.convert(plan, out=tmp_path / f"out {number}")
+        found += "padding" in str(failed.value)
+    assert found
