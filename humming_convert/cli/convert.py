@@ -35,7 +35,10 @@ def _convert(
 ) -> None:
     from humming_convert import api
     from humming_convert.cli.progress import display, since_start
+    from humming_convert.engine.memory import keep_freed_memory
 
+    if max_memory is None:
+        keep_freed_memory()
     how = {
         "jobs": jobs,
         "max_memory": max_memory,
