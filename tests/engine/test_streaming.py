@@ -6,6 +6,8 @@ import ctypes
 import errno
 import json
 import os
+import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -259,3 +261,60 @@ def test_padding_that_the_file_does_not_hold_is_found(tmp_path: Path, small_list
             api.convert(plan, out=tmp_path / f"out {number}")
         found += "padding" in str(failed.value)
     assert found
+
+
+# ------------------------------------------------------------------ shapes nobody thought of
+def random_models(seed: int, count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Random shapes, ranks, targets and window sizes: lists give the reference's bytes. Gives how many were compared."""
+    dice, compared = random.Random(seed), 0
+    while compared < count:
+        row, size = dice.choice(DECODERS), dice.choice([64, 128, 192, 256, 320, 512, 576])
+        heads = dice.choice([1, 2, 4])
+        experts = (
+            {"experts": dice.choice([2, 3, 5]), "expert_intermediate": dice.choice([64, 128, 192, 256])}
+            if "moe" in row["model_type"]
+            else {}
+        )
+        shape = Shape(
+            hidden=size,
+            intermediate=dice.choice([64, 128, 192, 256, 384, 640]),
+            heads=heads,
+            kv_heads=dice.choice([x for x in (1, 2, 4) if heads % x == 0]),
+            head_dim=dice.choice([32, 64, 128]),
+            **experts,
+        )
+        here = folder / f"{seed}-{compared}"
+        shutil.rmtree(here, ignore_errors=True)
+        here.mkdir(parents=True)
+        target, act = dice.choice([*TARGETS, ("sm80", "int4"), ("sm80", "int8"), ("sm120", "mxfp8")])
+        options = {"target": target, "act": act, "dtype": "fp16" if target == "sm75" else "bf16", "tp": dice.choice([1, 1, 2])}
+        monkeypatch.setattr(stream, "SMALL", 1 << 22)
+        monkeypatch.setattr(answer, "SMALL", 1 << 22)
+        try:
+            model = decoder(**{**row, "shape": shape}).write(here)
+        except (AssertionError, ValueError):  # a shape that the format does not have
+            continue
+        try:
+            plan = api.plan(model, **options)
+        except Refused:
+            continue
+        api.convert(plan, out=here / "reference")
+        monkeypatch.setattr(stream, "SMALL", 0)
+        monkeypatch.setattr(answer, "SMALL", 0)
+        monkeypatch.setattr(programs, "_kept", {})
+        monkeypatch.setattr(programs, "WINDOW", 1 << dice.choice([7, 8, 9, 10, 12, 16]))
+        monkeypatch.setattr(streaming, "LIST", 1 << dice.choice([10, 12, 14, 16, 18]))
+        api.convert(api.plan(model, **options), out=here / "lists", jobs=dice.choice([1, 2]))
+        assert weights(here / "reference") == weights(here / "lists"), (row["name"], shape, options, programs.WINDOW, streaming.LIST)
+        shutil.rmtree(here)
+        compared += 1
+    return compared
+
+
+def test_random_models_give_the_bytes_of_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert random_models(1, 20, tmp_path, monkeypatch) == 20
+
+
+@pytest.mark.soak
+def test_many_random_models_give_the_bytes_of_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    print("\nequal models:", random_models(2, 400, tmp_path, monkeypatch))
