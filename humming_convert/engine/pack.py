@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 from xxhash import xxh3_128
 
 from humming_convert.checkpoint.tensors import DTYPES, TensorView
 from humming_convert.engine.digest import Digest
-from humming_convert.engine.output import BLOCK, OutputWriter, as_bytes
-from humming_convert.engine.streaming import stream_expert
-from humming_convert.engine.worker import Clock, Worker
+from humming_convert.engine.output import OutputWriter, as_bytes
+from humming_convert.engine.streaming import copy_stored, stream_expert
+from humming_convert.engine.worker import Worker
 from humming_convert.layouts import WeightAux, pack_small, pack_weight
 from humming_convert.layouts.config import LayerRecipe
 from humming_convert.layouts.prepare import measure_e8m0_range
@@ -31,8 +30,9 @@ from humming_convert.standard.expr import Context, Stored, Weight
 from humming_convert.standard.lossy import Meter
 
 
-def write_tensor(writer: OutputWriter, tensor: PlannedTensor, value: NDArray[Any], clock: Clock) -> NDArray[Any]:
-    """Writes a whole tensor and returns it as read back through the file."""
+def write_tensor(writer: OutputWriter, tensor: PlannedTensor, value: NDArray[Any], worker: Worker, slot: str) -> NDArray[Any]:
+    """Writes a whole tensor and returns it as read back through the file, in memory `slot` of the worker's arena."""
+    clock = worker.clock
     assert value.dtype == DTYPES[tensor.dtype] and value.shape == tensor.shape, (
         tensor.name,
         value.dtype,
@@ -43,7 +43,7 @@ def write_tensor(writer: OutputWriter, tensor: PlannedTensor, value: NDArray[Any
     with clock.phase("write"):
         writer.write(as_bytes(value), tensor.offset)
     with clock.phase("prove"):
-        back = np.empty(tensor.nbytes, np.uint8)
+        back = worker.arena.take(slot, tensor.nbytes)
         writer.read_back(back.data, tensor.offset)
     return back.view(value.dtype).reshape(value.shape)
 
@@ -78,7 +78,7 @@ def write_layer(planned: PlannedLayer, writer: OutputWriter, worker: Worker) -> 
     for role, tensor in planned.outputs.items():
         if role != "weight":
             worker.check()
-            back[role] = write_tensor(writer, tensor, packed[role], clock)
+            back[role] = write_tensor(writer, tensor, packed[role], worker, f"back {role}")
             digests[role] = digest_of(back[role])
     with clock.phase("prove"):
         prove_small(planned, small, packed, back)
@@ -143,7 +143,7 @@ def copy_plain(plain: PlainTensor, writer: OutputWriter, worker: Worker) -> Mete
         return meter
     with worker.clock.phase("pack"):
         value = plain.expr.evaluate(Context(read=worker.read, meter=meter))
-    back = write_tensor(writer, plain.output, value, worker.clock)
+    back = write_tensor(writer, plain.output, value, worker, "back weight")
     if as_bytes(back) != as_bytes(value):
         raise ProofFailed(plain, "", f"{plain.output.name}: the file does not hold what was written")
     return meter
@@ -151,17 +151,5 @@ def copy_plain(plain: PlainTensor, writer: OutputWriter, worker: Worker) -> Mete
 
 def _copy(plain: PlainTensor, view: TensorView, writer: OutputWriter, worker: Worker) -> None:
     """A stored tensor block by block, each read back through the file and compared."""
-    clock = worker.clock
-    clock.start()
-    for start in range(0, view.nbytes, BLOCK):
-        worker.check()
-        nbytes = min(BLOCK, view.nbytes - start)
-        block = replace(view, dtype="U8", shape=(nbytes,), offset=view.offset + start, nbytes=nbytes)
-        source, back = worker.fetch(0, block), worker.arena.take("copied", nbytes)
-        clock.add("read")
-        writer.write(source.data, plain.output.offset + start)
-        clock.add("write")
-        writer.read_back(back.data, plain.output.offset + start)
-        clock.add("prove")
-        if not np.array_equal(source, back):
-            raise ProofFailed(plain, "", f"{plain.output.name}: the file does not hold what the source says")
+    if not copy_stored(view, writer, plain.output.offset, worker):
+        raise ProofFailed(plain, "", f"{plain.output.name}: the file does not hold what the source says")

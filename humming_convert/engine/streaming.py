@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from contextlib import closing
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert import passes
+from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.engine import programs
-from humming_convert.engine.digest import Digest
+from humming_convert.engine.digest import Digest, update_call
 from humming_convert.engine.output import OutputWriter, as_bytes, read_into
 from humming_convert.engine.programs import MARKS, shaped, slot_base
-from humming_convert.engine.worker import PHASES, Worker
+from humming_convert.engine.worker import PHASES, Phase, Worker
 from humming_convert.proof.stream import Ahead, ExpertStream, Step
 
 PIECE = 1 << 18  # bytes written and read back at once, step by step: what was written is still in L2 when it is read
@@ -57,6 +60,100 @@ def _one(expert: ExpertStream, step: Step, writer: OutputWriter, at: int, digest
         clock.add("prove")
     expert.prove(step, words)
     clock.add("prove")
+
+
+# ------------------------------------------------------------------ tensors as they are
+
+
+def copy_stored(view: TensorView, writer: OutputWriter, at: int, worker: Worker) -> bool:
+    """Copies a stored tensor to byte `at` on, each block read back through the file. Whether the file holds what the source does."""
+    worker.clock.start()
+    for start in range(0, view.nbytes, LIST):
+        worker.check()
+        nbytes = min(LIST, view.nbytes - start)
+        part = replace(view, dtype="U8", shape=(nbytes,), offset=view.offset + start, nbytes=nbytes)
+        copy = _copy_in_list if not worker.mapped and worker.packer is None and writer.digest_state else _copy_in_steps
+        if not copy(part, writer, at + start, worker):
+            return False
+    return True
+
+
+def _copy_in_steps(view: TensorView, writer: OutputWriter, at: int, worker: Worker) -> bool:
+    clock = worker.clock
+    for start in range(0, view.nbytes, PIECE):
+        nbytes = min(PIECE, view.nbytes - start)
+        source = worker.fetch(0, replace(view, shape=(nbytes,), offset=view.offset + start, nbytes=nbytes))
+        back = worker.arena.take("copied", nbytes)
+        clock.add("read")
+        writer.write(source.data, at + start)
+        clock.add("write")
+        writer.read_back(back.data, at + start)
+        same = np.array_equal(source, back)
+        clock.add("prove")
+        if not same:
+            return False
+    return True
+
+
+def _copy_in_list(view: TensorView, writer: OutputWriter, at: int, worker: Worker) -> bool:
+    """The same as calls. A block that a call did not do whole is done in steps."""
+    source, back = worker.source(0, PIECE), worker.arena.take("copied", PIECE)
+    blocks = [(start, min(PIECE, view.nbytes - start)) for start in range(0, view.nbytes, PIECE)]
+    times = np.zeros((len(blocks), 4, 2), np.int64)
+    calls = _copies(blocks, view, at, worker.files.descriptor(view), writer, (passes.address(source), passes.address(back)), times)
+    many, done = len(calls) // len(blocks), 0
+    while done < len(calls):
+        before = done // many
+        done, error = passes.make(calls, done)
+        block = done // many
+        writer.advance(sum(n for _, n in blocks[before:block]))
+        _count(worker, times[before:block], ("read", "write", "prove"))
+        if done == len(calls):
+            break
+        if done % many == many - 2:  # the comparison
+            return False
+        if error and error != errno.EINTR:
+            failed = OSError(error, os.strerror(error))
+            raise worker.files.failed(view, failed) if done % many == 1 else failed
+        start, n = blocks[block]
+        worker.clock.start()
+        if not _copy_in_steps(replace(view, shape=(n,), offset=view.offset + start, nbytes=n), writer, at + start, worker):
+            return False
+        done = (block + 1) * many
+    return True
+
+
+def _copies(
+    blocks: list[tuple[int, int]],
+    view: TensorView,
+    at: int,
+    fd: int,
+    writer: OutputWriter,
+    memory: tuple[int, int],
+    times: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Nine calls a block: the time, read, the time, write, the time, read back, digest, compare, the time."""
+    read, write, clock = passes.function("pread64", "pread"), passes.function("pwrite64", "pwrite"), passes.function("clock_gettime")
+    listing, (source, back) = passes.Listing(), memory
+    for (start, n), stamps in zip(blocks, times, strict=True):
+        stamp = passes.address(stamps)
+        listing.call(clock, time.CLOCK_MONOTONIC, stamp)
+        listing.call(read, fd, source, n, view.offset + start, want=n)
+        listing.call(clock, time.CLOCK_MONOTONIC, stamp + 16)
+        listing.call(write, writer.fd, source, n, at + start, want=n)
+        listing.call(clock, time.CLOCK_MONOTONIC, stamp + 32)
+        listing.call(read, writer.fd, back, n, at + start, want=n)
+        listing.call(update_call(), writer.digest_state, back, n)
+        listing.call(passes.function("memcmp"), source, back, n)
+        listing.call(clock, time.CLOCK_MONOTONIC, stamp + 48)
+    return listing.done().calls
+
+
+def _count(worker: Worker, times: NDArray[np.int64], phases: tuple[Phase, ...]) -> None:
+    """Adds up what calls noted: times [windows, phases + 1, (seconds, nanoseconds)]."""
+    at = times[..., 0] * 10**9 + times[..., 1]
+    for phase, nanoseconds in zip(phases, np.diff(at, axis=1).sum(0).tolist(), strict=True):
+        worker.clock.seconds[phase] += nanoseconds / 1e9
 
 
 class _Calls:
@@ -130,9 +227,7 @@ class _Calls:
             done, error = passes.make(calls, done + 1)
         self._writer.advance(end - start)
         self._expert.compared += int(self._listed.codes[number:last].sum())
-        times = self._times[number:last, :, 0] * 10**9 + self._times[number:last, :, 1]
-        for phase, nanoseconds in zip(PHASES, np.diff(times, axis=1).sum(0).tolist(), strict=True):
-            self._worker.clock.seconds[phase] += nanoseconds / 1e9
+        _count(self._worker, self._times[number:last], PHASES)
 
     def _again(self, doing: int, number: int, piece: int, error: OSError | None) -> None:
         """What a call did not do, or not all of, from Python. error: why; a call that was interrupted is made again."""

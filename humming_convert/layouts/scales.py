@@ -114,6 +114,11 @@ def place_scale(scale: Array, place: ScalePlace, ppu: bool) -> Array:
     raise AssertionError(place)
 
 
+def place_scales(scales: Array, place: ScalePlace, ppu: bool) -> Array:
+    """`place_scale` of every expert [E, N', G]."""
+    return np.stack([place_scale(x, place, ppu) for x in scales])
+
+
 def unplace_scale(packed: Array, place: ScalePlace, ppu: bool, n: int, g: int) -> Array:
     """The inverse: [n, g]; bytes where the packed tensor holds words."""
     match place:

@@ -6,7 +6,7 @@ Facts: layouts.md 2 (order of steps), 3, 6 to 9.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from humming_convert.checkpoint.tensors import DTYPES, NAMES
 from humming_convert.layouts import e8m0, padding, zero_points
 from humming_convert.layouts.config import LayerRecipe, ScalePlace
 from humming_convert.layouts.orders import order_c
-from humming_convert.layouts.scales import normal, place_scale
+from humming_convert.layouts.scales import normal, place_scales
 from humming_convert.layouts.weights import WeightAux
 from humming_convert.standard.expr import cast_values
 from humming_convert.standard.lossy import Meter
@@ -30,9 +30,9 @@ INPUT_SCALES = ("input_scale", "input_scale_2")  # static scales of activations,
 
 
 class SmallPasses(Struct, frozen=True):
-    """What goes over every scale of a layer; compiled passes do the same as these references. place: `place_scale`."""
+    """What goes over every scale of a layer; compiled passes do the same as these references. place: `place_scale` of every expert [E, N', G]."""
 
-    place: Callable[[Array, ScalePlace, bool], Array] = place_scale
+    place: Callable[[Array, ScalePlace, bool], Array] = place_scales
     row_range: e8m0.RowRange = e8m0.row_range
     raise_rows: e8m0.RaiseRows = e8m0.raise_rows
 
@@ -264,10 +264,6 @@ def as_integers(recipe: LayerRecipe, scale: Array, scale_2: Array, meter: Meter)
 # --- Out of the state
 
 
-def stacked(experts: Sequence[Array]) -> Array:
-    return experts[0][None] if len(experts) == 1 else np.stack(experts)
-
-
 def pack_small(recipe: LayerRecipe, tensors: Tensors, meter: Meter, by: SmallPasses = REFERENCE) -> tuple[dict[str, Array], WeightAux]:
     """Packed tensors of every role but `weight`, and what the weight's maps need.
 
@@ -293,7 +289,7 @@ def pack_small(recipe: LayerRecipe, tensors: Tensors, meter: Meter, by: SmallPas
             read = np.where(new == 0, 0.0, np.exp2(e8m0.rebias_back(new) - 127.0))
             meter.record("e8m0-fp16", "weight_scale", np.exp2(scale.view(np.uint8) - 127.0), read)
             scale = new.view(scale.dtype)
-        out["weight_scale"] = stacked([by.place(x, small.place, ppu) for x in scale])
+        out["weight_scale"] = by.place(scale, small.place, ppu)
     if s.zero is not None:
         if recipe.form.zero_point == "int":
             if "int_to_float_zp" in recipe.weight.maps:

@@ -20,7 +20,7 @@ from humming_convert.passes.blocks import (
     supported,
     walk,
 )
-from humming_convert.passes.calls import At, Linked, Listing, Program, function, joined, make, repeated
+from humming_convert.passes.calls import At, Linked, Listing, Program, equal_bytes, function, joined, make, repeated
 from humming_convert.passes.known import KnownBox, known_box
 from humming_convert.passes.machine import KernelCheckFailed
 from humming_convert.passes.padding import (
@@ -61,6 +61,7 @@ __all__ = [
     "block_calls",
     "column_unit",
     "count_nan_e4m3",
+    "equal_bytes",
     "fill_padding",
     "function",
     "group_has_magnitude",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -164,6 +165,18 @@ def make(calls: Ints, first: int = 0) -> tuple[int, int]:
     ctypes.set_errno(0)
     done = _caller()(np.array([address(calls), first, len(calls)], np.int64))
     return done, ctypes.get_errno() if done < len(calls) else 0
+
+
+def equal_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Whether two contiguous arrays hold the same bytes. (A comparison of numpy makes an array of booleans.)"""
+    assert a.flags.c_contiguous and b.flags.c_contiguous, (a.strides, b.strides)
+    return a.nbytes == b.nbytes and _memcmp()(address(a), address(b), a.nbytes) == 0
+
+
+@lru_cache(maxsize=1)
+def _memcmp() -> Any:
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    return kind(function("memcmp"))
 
 
 @lru_cache(maxsize=1)

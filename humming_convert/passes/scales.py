@@ -1,6 +1,6 @@
 """Weight scales by compiled passes: [N', G] of one or two bytes to the packed tensor, as `layouts.scales` does it.
 
-In: one expert's padded scales, either axis contiguous.  Out: the packed array; equal to `layouts.scales.place_scale` in values and type.
+In: one expert's padded scales, either axis contiguous.  Out: the packed array; equal to `layouts.scales.place_scales` in values and type.
 Scale tensors are a sixteenth to a quarter of the weights (NVFP4, MXFP4), too much for strided copies of single bytes.
 Facts: layouts.md 6.
 """
@@ -15,7 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.layouts.config import ScalePlace
-from humming_convert.layouts.scales import place_scale as place_slowly
+from humming_convert.layouts.scales import place_scales as place_slowly
 from humming_convert.passes.aux_values import address
 from humming_convert.passes.blocks import NOWHERE
 from humming_convert.passes.known import tiles
@@ -129,17 +129,23 @@ def _plan(place: ScalePlace, ppu: bool, n: int, g: int, width: int, strides: tup
 
 def place_scale(scale: Array, place: ScalePlace, ppu: bool) -> Array:
     """One expert's weight scales to their packed tensor: fast where whole tiles fit, else by the reference."""
-    n, g = scale.shape
-    plan = _plan(place, ppu, n, g, scale.itemsize * 8, (scale.strides[0], scale.strides[1]))
+    return np.asarray(place_scales(scale[None], place, ppu)[0])
+
+
+def place_scales(scales: Array, place: ScalePlace, ppu: bool) -> Array:
+    """The same for every expert [E, N', G]."""
+    experts, n, g = scales.shape
+    plan = _plan(place, ppu, n, g, scales.itemsize * 8, (scales.strides[1], scales.strides[2]))
     if plan is None:
-        return place_slowly(scale, place, ppu)
+        return place_slowly(scales, place, ppu)
     groups = LINEAR[place].groups
-    kind, shape = (scale.dtype, (g, n)) if groups == 1 else (np.dtype("<i4"), (g // groups, n * groups // 4))
-    out, result = np.empty(shape, kind), np.zeros(8, np.int64)
-    parameters = plan.parameters.copy()
-    for slot, array in zip(plan.slots, (scale, out, result), strict=True):
-        parameters[slot] = address(array)
-    tiles(plan.route, "pack")(parameters)
-    if result[0] != n * g:
-        raise AssertionError(f"{result[0]} of {n * g} scales were placed")
+    kind, shape = (scales.dtype, (g, n)) if groups == 1 else (np.dtype("<i4"), (g // groups, n * groups // 4))
+    out, result, kernel = np.empty((experts, *shape), kind), np.zeros(8, np.int64), tiles(plan.route, "pack")
+    for scale, to in zip(scales, out, strict=True):
+        parameters = plan.parameters.copy()
+        for slot, array in zip(plan.slots, (scale, to, result), strict=True):
+            parameters[slot] = address(array)
+        kernel(parameters)
+        if result[0] != n * g:
+            raise AssertionError(f"{result[0]} of {n * g} scales were placed")
     return out

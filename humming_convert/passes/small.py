@@ -17,7 +17,7 @@ from humming_convert.layouts import e8m0
 from humming_convert.layouts.small import SmallPasses
 from humming_convert.passes.aux_values import address
 from humming_convert.passes.machine import Kernel, kernels
-from humming_convert.passes.scales import place_scale
+from humming_convert.passes.scales import place_scales
 from humming_convert.standard import expr
 
 U8 = NDArray[np.uint8]
@@ -123,4 +123,4 @@ def raise_rows(codes: U8, low: U8, plus: int, new: U8, offsets: U8) -> None:
     _raised(_raise_rows(), codes, low, plus, new, offsets)
 
 
-SMALL_PASSES = SmallPasses(place=place_scale, row_range=row_range, raise_rows=raise_rows)
+SMALL_PASSES = SmallPasses(place=place_scales, row_range=row_range, raise_rows=raise_rows)

@@ -16,6 +16,7 @@ from humming_convert.layouts.config import LayerRecipe
 from humming_convert.layouts.restore import unpack_small
 from humming_convert.layouts.scales import normal_back, on_c_back
 from humming_convert.layouts.zero_points import integer_back
+from humming_convert.passes import equal_bytes
 from humming_convert.plan.types import PlannedLayer
 from humming_convert.proof.failed import ProofFailed
 from humming_convert.proof.stream import some_places
@@ -44,11 +45,7 @@ def prove_small(planned: PlannedLayer, standard: Mapping[str, Array], want: Mapp
 
 
 def _same(a: Array, b: Array) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b))
-
-
-def _bytes(array: Array) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return a.dtype == b.dtype and a.shape == b.shape and equal_bytes(np.ascontiguousarray(a), np.ascontiguousarray(b))
 
 
 def _kept(recipe: LayerRecipe) -> bool:

@@ -8,18 +8,23 @@ import json
 import os
 import random
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from xxhash import xxh3_128
 
 from humming_convert import Refused, api, passes
 from humming_convert.checkpoint.reading import SourceChanged, SourceUnreadable
+from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.demo.models import Sample, Shape, decoder
 from humming_convert.demo.samples import DECODERS
 from humming_convert.engine import digest, programs, streaming
+from humming_convert.engine.output import OutputWriter
+from humming_convert.engine.worker import Worker
 from humming_convert.plan import answer
 from humming_convert.proof import stream
 from humming_convert.proof.failed import ProofFailed
@@ -139,24 +144,25 @@ KIND = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c
 
 
 @pytest.fixture
-def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int, Transfer], None]:
-    """instead(name, number, function): call `number` of pread64 or pwrite64 that lists make is this function's. (It is let into lists by a
-    Python function, which they would otherwise never call.)"""
+def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int, Transfer], Callable[[], int]]:
+    """instead(name, number, function): call `number` (0: each) of pread64 or pwrite64 that lists make is this function's. Gives how many
+    such calls there were."""
     real, held = passes.function, []
 
-    def put(name: str, number: int, function: Transfer) -> None:
+    def put(name: str, number: int, function: Transfer) -> Callable[[], int]:
         plain = ctypes.cast(real(name), KIND)
         count = 0
 
         def call(fd: int, at: int, nbytes: int, offset: int) -> int:
             nonlocal count
             count += 1
-            return int((function if count == number else plain)(fd, at, nbytes, offset))
+            return int((function if number in (0, count) else plain)(fd, at, nbytes, offset))
 
         held.append(KIND(call))
         address = int(ctypes.cast(held[-1], ctypes.c_void_p).value or 0)
         monkeypatch.setattr(programs, "_kept", {})
         monkeypatch.setattr(passes, "function", lambda *names: address if names[0] == name else real(*names))
+        return lambda: count
 
     return put
 
@@ -216,16 +222,20 @@ def test_an_interrupted_call_is_made_again(model: Path, tmp_path: Path, small_li
 def test_a_source_that_ends_early_is_told(model: Path, tmp_path: Path, small_lists: list[int], instead: Any) -> None:
     plan = api.plan(model, target="sm90", act="bf16")
 
-    def cut(fd: int, at: int, nbytes: int, offset: int) -> int:
-        os.truncate(f"/proc/self/fd/{fd}", offset)
-        return 0
+    plain = ctypes.cast(passes.function("pread64"), KIND)
 
-    instead("pread64", 5, cut)
+    def cut(fd: int, at: int, nbytes: int, offset: int) -> int:
+        file = os.readlink(f"/proc/self/fd/{fd}")
+        if file.startswith(str(model)) and nbytes > 1000:
+            os.truncate(file, offset + nbytes // 2)
+        return int(plain(fd, at, nbytes, offset))
+
+    instead("pread64", 0, cut)
     with pytest.raises(SourceChanged, match=r"shorter|bytes now"):
         api.convert(plan, out=tmp_path / "out")
 
 
-@pytest.mark.parametrize("number", [1, 4, 9])
+@pytest.mark.parametrize("number", [8, 12, 16])
 def test_a_bit_that_turns_on_its_way_to_the_file_is_found(
     number: int, model: Path, tmp_path: Path, small_lists: list[int], instead: Any
 ) -> None:
@@ -248,19 +258,104 @@ def test_padding_that_the_file_does_not_hold_is_found(tmp_path: Path, small_list
     plan = api.plan(ragged.write(tmp_path), target="sm90", act="bf16")
     assert any(p.recipe is not None and p.recipe.weight.pad_n for p in plan.layers)
 
-    found = 0
-    for number in range(1, 9):
+    told: list[str] = []
+    for number in range(1, 100):
 
         def turned(fd: int, at: int, nbytes: int, offset: int) -> int:
             raw = bytearray((ctypes.c_char * nbytes).from_address(at).raw)
             raw[-1] ^= 1
             return os.pwrite(fd, raw, offset)
 
-        instead("pwrite64", number, turned)
-        with pytest.raises(ProofFailed) as failed:
+        calls = instead("pwrite64", number, turned)
+        try:
             api.convert(plan, out=tmp_path / f"out {number}")
-        found += "padding" in str(failed.value)
-    assert found
+        except ProofFailed as failed:
+            told.append(str(failed))
+            continue
+        assert calls() < number, "a wrong bit was written and no one noticed"
+        break
+    assert len(told) > 5
+    assert any("padding" in x for x in told)
+
+
+# ------------------------------------------------------------------ tensors that are copied
+SIZE = 10_000
+
+
+class Copying:
+    """A tensor of 10,000 bytes in a file, copied in blocks of 1 KB behind four bytes of another's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = np.random.default_rng(0).integers(0, 256, SIZE, np.uint8).tobytes()
+        self.source, self.out = folder / "source", folder / "out"
+        self.source.write_bytes(b"head" + self.data)
+        self.view = TensorView(name="x", file=self.source, dtype="U8", shape=(SIZE,), offset=4, nbytes=SIZE)
+        self.writer = OutputWriter(self.out, 4 + SIZE)
+        self.writer.write(memoryview(b"1234"), 0)
+        self.writer.read_back(memoryview(bytearray(4)), 0)
+        self.worker = Worker.make("read", threading.Event())
+
+    def copy(self) -> bool:
+        return streaming.copy_stored(self.view, self.writer, 4, self.worker)
+
+    def assert_whole(self) -> None:
+        assert self.out.read_bytes() == b"1234" + self.data
+        assert self.writer.upto == 4 + SIZE
+        assert self.writer.digest == "xxh3:" + xxh3_128(b"1234" + self.data).hexdigest()
+
+
+@pytest.fixture
+def copying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Copying:
+    monkeypatch.setattr(streaming, "PIECE", 1 << 10)
+    monkeypatch.setattr(streaming, "LIST", 1 << 12)
+    return Copying(tmp_path)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_copied_tensor_is_whole_and_digested(listed: bool, tmp_path: Path, copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not listed:
+        monkeypatch.setattr(digest, "library", lambda: None)
+        copying = Copying(tmp_path)
+    assert copying.copy()
+    copying.assert_whole()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 9, 20])
+@pytest.mark.parametrize("name", ["pread64", "pwrite64"])
+def test_short_transfers_of_a_copy_are_finished(name: str, number: int, copying: Copying, instead: Any) -> None:
+    real = ctypes.cast(passes.function(name), KIND)
+    instead(name, number, lambda fd, at, nbytes, offset: real(fd, at, nbytes // 3, offset))
+    assert copying.copy()
+    copying.assert_whole()
+
+
+@pytest.mark.parametrize(("name", "number"), [("pread64", 1), ("pread64", 2), ("pwrite64", 1), ("pwrite64", 5)])
+def test_an_error_of_a_copy_is_told_and_an_interruption_is_not(
+    name: str, number: int, tmp_path: Path, copying: Copying, instead: Any
+) -> None:
+    def fails(error: int) -> Transfer:
+        def call(*_: int) -> int:
+            ctypes.set_errno(error)
+            return -1
+
+        return call
+
+    instead(name, number, fails(errno.EINTR))
+    assert copying.copy()
+    copying.assert_whole()
+    instead(name, number, fails(errno.EIO))
+    with pytest.raises((OSError, SourceUnreadable), match=os.strerror(errno.EIO)):
+        Copying(tmp_path).copy()
+
+
+def test_a_bit_that_turns_in_a_copy_is_found(copying: Copying, instead: Any) -> None:
+    def turned(fd: int, at: int, nbytes: int, offset: int) -> int:
+        raw = bytearray((ctypes.c_char * nbytes).from_address(at).raw)
+        raw[-1] ^= 1
+        return os.pwrite(fd, raw, offset)
+
+    instead("pwrite64", 6, turned)
+    assert not copying.copy()
 
 
 # ------------------------------------------------------------------ shapes nobody thought of
