@@ -16,7 +16,7 @@ from humming_convert.checkpoint.writing import build_header
 from humming_convert.plan.types import OutputFile, PlainTensor, PlannedLayer, PlannedTensor
 
 METADATA = {"format": "pt"}  # transformers refuses a file whose metadata does not say so
-SERIES = 8  # files that a large series has at least
+SERIES = 8  # files of about one size that a large series has at least
 WORTH = 64_000_000  # bytes below which a file is not cut further
 
 
@@ -48,17 +48,18 @@ def _placed(layer: PlannedLayer, places: dict[str, PlannedTensor]) -> PlannedLay
 
 def _series(stem: str, units: Sequence[tuple[PlannedTensor, ...]], shard_size: int) -> tuple[dict[str, PlannedTensor], list[OutputFile]]:
     """One series of files. A unit (the tensors of a layer) stays in one file. Names are unique: a clash is a bug upstream."""
-    total = sum(t.nbytes for u in units for t in u)
-    limit = min(shard_size, max(WORTH, -(-total // SERIES)))
+    sizes = [sum(t.nbytes for t in unit) for unit in units]
+    total, done, size = sum(sizes), 0, 0
+    parts = max(-(-total // shard_size), min(SERIES, -(-total // WORTH)))
     shards: list[list[PlannedTensor]] = []
-    size = limit + 1
-    for unit in units:
-        nbytes = sum(t.nbytes for t in unit)
-        if size + nbytes > limit and (size or not shards):
+    for unit, nbytes in zip(units, sizes, strict=True):
+        # where the most of the unit lies beyond the next of `parts` equal parts, a file begins: files of one size keep all workers busy to the end
+        beyond = 2 * done + nbytes > 2 * total * len(shards) // max(parts, 1)
+        if not shards or (size and (beyond or size + nbytes > shard_size)):
             shards.append([])
             size = 0
         shards[-1] += unit
-        size += nbytes
+        size, done = size + nbytes, done + nbytes
     places: dict[str, PlannedTensor] = {}
     files: list[OutputFile] = []
     for number, tensors in enumerate(shards, 1):
