@@ -35,7 +35,6 @@ from humming_convert.standard.expr import Context, Weight
 from humming_convert.standard.lossy import Meter
 
 F64 = NDArray[np.float64]
-STATIC = {"static_tensor": "input_scale", "static_tensor_dynamic_group": "input_scale_2"}
 
 
 @dataclass(slots=True)
@@ -122,10 +121,6 @@ def verify_gpu(
 def _checker(stored: StoredLayer, device: Device, source: PlannedLayer | None) -> Checker:
     layer = stored.layer
     compute = Compute.of(layer, stored.config, sm=device.sm)
-    role = STATIC.get(stored.config["input_quant_mode"])
-    given = 1.0
-    if role is not None and role in stored.views:
-        given = float(np.max(reader("mmap")(stored.views[role]).astype(np.float64)))
 
     def weights(e: int) -> F64:
         if source is not None and not stored.entry["lossy"]:
@@ -135,7 +130,7 @@ def _checker(stored: StoredLayer, device: Device, source: PlannedLayer | None) -
     def bias(e: int) -> F64:
         return stored.reference({r: x for r, x in stored.tensors().items() if r == "bias"}).bias(e)
 
-    return Checker(device, layer, compute, {}, weights, bias, given)
+    return Checker(device, layer, compute, {}, weights, bias, stored.given_scale())
 
 
 def _source_weights(folder: Path, source: Path) -> dict[tuple[int, str], PlannedLayer]:

@@ -107,7 +107,9 @@ def test_shipped_kernels_are_listed_verified_and_removed(folder: Path, tmp_path:
     first = built.path.read_bytes()
     assert shipped.build(folder, 90, KernelCache(tmp_path / "cache")).path.read_bytes() == first
     files = shipped.unpack(built.path, KernelCache(tmp_path / "cache"))
-    assert len(files) == built.kernels and all(b"_any" in p.read_bytes() for p in files.values())
+    assert len(files) == built.kernels and {p.read_bytes().split()[1] for p in files.values()} == {b"wgmma_sm90a", b"quantize_any"}
+    said = shipped.index_of(built.path)["layers"]
+    assert {entry["family"] for entry in said.values()} == {"wgmma_sm90a"}
     assert shipped.clean(folder) == 1
     assert (folder / "humming_manifest.json").read_bytes() == before
 
