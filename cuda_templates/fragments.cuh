@@ -6,7 +6,7 @@
 //
 // each with c neighbours of K, A bits apart: what a warp-wide multiplication of 16 rows wants, and what the repack layouts were made for. There
 // a lane's 128 codes are neighbouring words; interleave mode 3 puts the c codes of a register into one place of each A bits, so that a shift
-// and a mask serve them all. In flat order a register is a word (8-bit codes) or half a word (4-bit codes) of a row.
+// and a mask serve them all. In flat order a register is a word of a row, or half a word where codes are half as wide as activations.
 #pragma once
 
 #include "places.cuh"
@@ -74,7 +74,7 @@ HC_FN void load_words(u32* to, const u32* from) {
 template <class L>
 struct LaneWords {
   static constexpr int A = L::act_bits, B = L::bits;
-  static constexpr int kSubBlocks = A == 16 ? 1 : 2;  // 64 or 32 rows each
+  static constexpr int kSubBlocks = A == 16 ? 1 : A == 8 ? 2 : 4;  // 64, 32 or 16 rows each
   u32 words[Lines<L>::kFlat ? 16 : kSubBlocks * B];
 
   // lines: the words of this block, line 0 of them; pitch: from one line to the next; tile: the K tile, counted from line 0.
@@ -93,7 +93,7 @@ struct LaneWords {
 #pragma unroll
       for (int j = 0; j < 16; j++) {
         const int row = j / 4 * 16 + j % 2 * 8 + g, half = j % 4 / 2;
-        words[j] = B == 8 ? lines[(2 * tile + half) * pitch + row * 4 + t] : lines[tile * pitch + row * 4 + 2 * half + t / 2];
+        words[j] = B == A ? lines[(2 * tile + half) * pitch + row * 4 + t] : lines[tile * pitch + row * 4 + 2 * half + t / 2];
       }
     }
   }
@@ -109,7 +109,7 @@ struct LaneWords {
   HC_FN u32 codes(int lane) const {
     if constexpr (L::place != Place::flat) {
       return gather<L, first_code(i, r)>(words + (A == 16 ? 0 : i / 2 * B));
-    } else if constexpr (B == 8) {
+    } else if constexpr (B == A) {
       return words[4 * i + r];
     } else {
       const u32 four = words[4 * i + r] >> (lane % 2 * 16) & 0xFFFFu, pairs = (four | four << 8) & 0x00FF00FFu;

@@ -66,6 +66,13 @@ HC_FN u8 to_byte(float x) {
   }
 }
 
+// A number of E2M1 as its code: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+HC_FN u8 to_e2m1(float x) {
+  const float size = fabsf(x);
+  const u32 code = size < 2 ? u32(2 * size) : size < 4 ? u32(size) + 2 : size < 6 ? 6 : 7;
+  return u8(code | (as_bits(x) >> 31) << 3);
+}
+
 #else
 
 template <Half kHalf>

@@ -87,8 +87,9 @@ HC_FN u32 e4m3_operand(u32 codes, u32 zero) {
   } else if constexpr (L::kind == Kind::offset_binary) {
     // stored + zero beyond the top: the number is -(stored + zero - top)
     static_assert(L::map == CodeMap::zero_point && B <= 4, "integers of E4M3 end at 16");
-    const u32 sum = codes + in_each<8>(1) * zero, negative = sum >> B & in_each<8>(1), mask = spread_bytes(negative);
-    const u32 below = (sum & in_each<8>((1u << B) - 1)) + in_each<8>(1);
+    // bit 7 of `over` says so, also for a zero point that is no code: such damage must show
+    const u32 over = codes + in_each<8>(1) * (zero + 128 - (1u << B)), negative = over >> 7 & in_each<8>(1), mask = spread_bytes(negative);
+    const u32 below = (over & in_each<8>(0x7F)) + in_each<8>(1);
     return (codes & ~mask) | (below & mask) | negative << 7;
   } else {
     constexpr int kMagnitude = L::exponent + L::mantissa;

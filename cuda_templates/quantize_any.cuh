@@ -44,7 +44,11 @@ HC_FN float group_scale(float want) {
 // A number of the type, as the operand that is multiplied.
 template <class L, class C>
 HC_FN void store_operand(void* q, i64 at, float x) {
-  if constexpr (C::operand == Operand::e4m3 || C::operand == Operand::s8) {
+  if constexpr (C::operand == Operand::e2m1) {
+    // two a byte: whoever writes the second finds the first
+    u8* byte = static_cast<u8*>(q) + at / 2;
+    *byte = at % 2 ? u8(*byte | to_e2m1(x) << 4) : to_e2m1(x);
+  } else if constexpr (C::operand == Operand::e4m3 || C::operand == Operand::s8) {
     static_cast<u8*>(q)[at] = to_byte<C::operand>(x);
   } else {
     static_cast<u16*>(q)[at] = to_half<L::half>(x);
@@ -87,7 +91,10 @@ __device__ void quantize_any(const u16* x, const float* given, void* q, float* x
     }
   } else {
     const float scale = C::act_mode == ActMode::fixed ? given[0] : (largest > 0 ? largest / C::act_top : 1.0f);
-    for (int k = threadIdx.x; k < K; k += kThreads) store_operand<L, C>(q, to + k, round_to_type<C>(decode_half(from[k], L::half) / scale));
+    constexpr int kTogether = C::operand == Operand::e2m1 ? 2 : 1;  // a thread has whole bytes
+    for (int k0 = kTogether * threadIdx.x; k0 < K; k0 += kTogether * kThreads) {
+      for (int k = k0; k < k0 + kTogether; k++) store_operand<L, C>(q, to + k, round_to_type<C>(decode_half(from[k], L::half) / scale));
+    }
     if (threadIdx.x == 0) x_scale[blockIdx.x] = scale;
   }
 }

@@ -6,7 +6,9 @@
 // As in mma_any, operands are exact and scales stay outside: sums over at most a group are float32 (int32 beside integers) and are scaled as they are
 // added up.  What it takes, and why not: gemm/wgmma_sm90a.py.
 //
-//   stage:  kPanels x [kTileM rows x 128 bytes of x, swizzled]   then   lines of words: [line][block of 64 rows][words]
+//   stage:  kPanels x [kTileM rows x 128 bytes of x, swizzled]
+//           lines of words: [line][block of 64 rows][words]
+//           scales and zero points of groups, as they lie: [group][64 rows of each block]
 #pragma once
 
 #include "copies_sm80.cuh"
@@ -27,10 +29,17 @@ struct WgmmaShape {
   static constexpr int kChunks = 8 * kPanels, kRowsAtOnce = kThreads / kChunks, kRounds = ceil_to(kTileM, kRowsAtOnce) / kRowsAtOnce;
   // words
   static constexpr int kLines = kTileK / Line::kColumns, kLineWords = kBlocks * Line::kBlockWords;
-  static constexpr int kStageBytes = kPanels * kPanelBytes + 4 * kLines * kLineWords;
+  // scales and zero points that change along K; others are read where they are
+  static constexpr bool kScales = L::scale_place == ScalePlace::normal && L::group_k > 0, kZeros = L::zero == Zero::integer && kScales && L::zero_groups == 1;
+  static constexpr int kGroups = L::group_k > 0 && L::group_k < kTileK ? kTileK / L::group_k : 1;
+  static constexpr int kScaleBytes = kScales ? kTileN * scale_bytes<L>() : 0, kZeroBytes = kZeros ? kTileN * L::zero_width / 8 : 0;
+  static constexpr int kWordsAt = kPanels * kPanelBytes, kScalesAt = kWordsAt + 4 * kLines * kLineWords, kZerosAt = kScalesAt + kGroups * kScaleBytes;
+  static constexpr int kStageBytes = ceil_to(kZerosAt + kGroups * kZeroBytes, 1024);  // panels begin at multiples of 1024
   // K: a segment is multiplied by one scale of each row; a step is one instruction
   static constexpr int kStep = 256 / L::act_bits, kTiles = ceil_to(L::shape_k, kTileK) / kTileK;
   static constexpr int kSegment = C::flush < 4 * kStep ? C::flush : 4 * kStep, kSegments = kTileK / kSegment, kSteps = kSegment / kStep;
+  // row tiles that are multiplied at once: as many as registers allow, since one alone waits for itself
+  static constexpr int kBatch = kTileM <= 16 ? 4 : kTileM <= 32 ? 2 : 1, kBatches = 4 / kBatch;
   // one scale for all of K: nothing is scaled on the way, except that E4M3 sums are short of bits and are added up in float32
   static constexpr bool kWhole = C::flush >= L::shape_k && C::operand != Operand::e4m3;
 
@@ -40,9 +49,21 @@ struct WgmmaShape {
   static_assert(T::shared == T::stages * kStageBytes + 1024, "gemm/wgmma_sm90a.py counts the same bytes");
 };
 
+// Lines of groups, kBytes of each for the rows of this block: of `row_bytes` there are in a line, from `first` on.
+template <class S, class L, int kBytes>
+HC_FN void copy_groups(u32 to, const void* from, int row_bytes, int first, int tile) {
+  if constexpr (kBytes > 0) {
+    static_assert(kBytes % 16 == 0, "whole chunks");
+    for (int i = threadIdx.x; i < S::kGroups * (kBytes / 16); i += S::kThreads) {
+      const int c = i % (kBytes / 16), wanted = tile * S::kTileK / L::group_k + i / (kBytes / 16), group = wanted < L::groups ? wanted : L::groups - 1;
+      if (first + 16 * c < row_bytes) copy_16(to + 16 * i, static_cast<const u8*>(from) + i64(group) * row_bytes + first + 16 * c, true);
+    }
+  }
+}
+
 // Copies of tile `tile` of K into a stage.
 template <class S, class L>
-HC_FN void copy_stage(u32 stage, const u8* x, const int (&rows)[S::kRounds], const u32* words, int first_n, int tile) {
+HC_FN void copy_stage(u32 stage, const u8* x, const int (&rows)[S::kRounds], const Tensors& w, int first_n, int tile) {
   using Line = Lines<L>;
   constexpr int kRowBytes = L::k * S::kBytes;
   static_assert(kRowBytes % 16 == 0, "rows of x are whole chunks");
@@ -58,11 +79,32 @@ HC_FN void copy_stage(u32 stage, const u8* x, const int (&rows)[S::kRounds], con
   // Words; lines beyond K are the last one again, since any number times 0 is 0 where the row has no NaN; blocks beyond N stay as they are
   constexpr int kChunksOfLine = S::kLineWords / 4;
   const int there = (L::shape_n - first_n) / 64 * (Line::kBlockWords / 4);
-  const u32 base = stage + S::kPanels * S::kPanelBytes;
+  const u32 base = stage + S::kWordsAt;
 #pragma unroll 4
   for (int i = threadIdx.x; i < S::kLines * kChunksOfLine; i += S::kThreads) {
     const int c = i % kChunksOfLine, wanted = tile * S::kLines + i / kChunksOfLine, line = wanted < Line::kCount ? wanted : Line::kCount - 1;
-    if (c < there) copy_16(base + 16 * i, words + line * Line::kPitch + i64(first_n / 64) * Line::kBlockWords + 4 * c, true);
+    if (c < there) copy_16(base + 16 * i, w.weight + line * Line::kPitch + i64(first_n / 64) * Line::kBlockWords + 4 * c, true);
+  }
+  copy_groups<S, L, S::kScaleBytes>(stage + S::kScalesAt, w.weight_scale, L::shape_n * scale_bytes<L>(), first_n * scale_bytes<L>(), tile);
+  copy_groups<S, L, S::kZeroBytes>(stage + S::kZerosAt, w.zero_point, L::shape_n * L::zero_width / 8, first_n * L::zero_width / 8, tile);
+}
+
+// The scale of row n for the columns from k0 on, which lie in the stage or in the tensor.
+template <class S, class L>
+HC_FN float scale_of(const u8* stage, const Tensors& w, int n, int first_n, int k0) {
+  if constexpr (S::kScales) {
+    return weight_scale_at<L>(stage + S::kScalesAt, k0 % S::kTileK / L::group_k * S::kTileN + order_64(n - first_n));
+  } else {
+    return weight_scale<L>(w.weight_scale, n, weight_group<L>(k0));
+  }
+}
+
+template <class S, class L>
+HC_FN u32 zero_of(const u8* stage, const Tensors& w, int n, int first_n, int k0) {
+  if constexpr (S::kZeros) {
+    return u32(integer_zero_at<L>(stage + S::kZerosAt + k0 % S::kTileK / L::group_k * S::kZeroBytes, order_64(n - first_n)));
+  } else {
+    return operand_zero<L>(w.zero_point, n, k0);
   }
 }
 
@@ -92,14 +134,14 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
   }
   const auto copy = [&](int tile) {
     if (tile < S::kTiles) {
-      copy_stage<S, L>(shared_address(stages + tile % T::stages * S::kStageBytes), static_cast<const u8*>(x), rows, w.weight, first_n, tile);
+      copy_stage<S, L>(shared_address(stages + tile % T::stages * S::kStageBytes), static_cast<const u8*>(x), rows, w, first_n, tile);
     }
     close_copies();
   };
 
   using Sum = typename Choose<kIntegers, int, float>::type;
   float total[4][kSums] = {};
-  Sum part[S::kWhole ? 4 : 1][kSums] = {};
+  Sum part[S::kWhole ? 4 : S::kBatch][kSums] = {};
   for (int tile = 0; tile < T::stages - 1; tile++) copy(tile);
   for (int tile = 0; tile < S::kTiles; tile++) {
     // Wait for this stage; the one before is free now
@@ -108,7 +150,7 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
     __syncthreads();
     copy(tile + T::stages - 1);
     const u8* stage = stages + tile % T::stages * S::kStageBytes;
-    const u32* lines = reinterpret_cast<const u32*>(stage + S::kPanels * S::kPanelBytes) + warp * Line::kBlockWords;
+    const u32* lines = reinterpret_cast<const u32*>(stage + S::kWordsAt) + warp * Line::kBlockWords;
 
 #pragma unroll
     for (int s = 0; s < S::kSegments; s++) {
@@ -118,54 +160,68 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
       LaneWords<L> held[S::kSteps];
 #pragma unroll
       for (int step = 0; step < S::kSteps; step++) held[step].load(lines, S::kLineWords, s * S::kSteps + step, lane);
-      u32 a[2][S::kSteps][4];
-      const auto make_operands = [&](auto tile_of_rows) {
-        constexpr int i = decltype(tile_of_rows)::value;
-        const int n = alive ? warp_n + 16 * i + g : g;
-        const u32 zero[2] = {operand_zero<L>(w.zero_point, n, k0), operand_zero<L>(w.zero_point, n + 8, k0)};
+      u32 a[S::kBatches == 1 ? 1 : 2][S::kBatch][S::kSteps][4];
+      const auto make_operands = [&](auto batch) {
+        constexpr int kNow = decltype(batch)::value;
+        unrolled<0, S::kBatch>([&](auto of_batch) {
+          constexpr int j = decltype(of_batch)::value, i = kNow * S::kBatch + j;
+          const int n = alive ? warp_n + 16 * i + g : first_n + g;
+          const u32 zero[2] = {zero_of<S, L>(stage, w, n, first_n, k0), zero_of<S, L>(stage, w, n + 8, first_n, k0)};
 #pragma unroll
-        for (int step = 0; step < S::kSteps; step++) {
-          unrolled<0, 4>([&](auto r) { a[i % 2][step][r.value] = operand<L, C::operand, i, r.value>(held[step], lane, zero[r.value % 2]); });
-        }
+          for (int step = 0; step < S::kSteps; step++) {
+            unrolled<0, 4>([&](auto r) {
+              constexpr int kRegister = decltype(r)::value;
+              a[kNow % 2][j][step][kRegister] = operand<L, C::operand, i, kRegister>(held[step], lane, zero[kRegister % 2]);
+            });
+          }
+        });
       };
 
       make_operands(Constant<0>());
-      unrolled<0, 4>([&](auto tile_of_rows) {
-        constexpr int i = decltype(tile_of_rows)::value;
-        Sum(&sums)[kSums] = part[S::kWhole ? i : 0];
+      unrolled<0, S::kBatches>([&](auto batch) {
+        constexpr int kNow = decltype(batch)::value, kFirst = kNow * S::kBatch, kPart = S::kWhole ? kFirst : 0;
         // Multiply
-        pin(sums);
+        unrolled<0, S::kBatch>([&](auto i) { pin(part[kPart + i.value]); });
         ready();
 #pragma unroll
         for (int step = 0; step < S::kSteps; step++) {
           constexpr int kPanelSteps = 128 / 32;
           const int at = s * S::kSteps + step;
           const u64 b = describe_rows(shared_address(stage + at / kPanelSteps * S::kPanelBytes) + at % kPanelSteps * 32);
-          wgmma<C::operand, S::kTileM>(sums, a[i % 2][step], b, S::kWhole || step > 0);
+          unrolled<0, S::kBatch>([&](auto i) {
+            wgmma<C::operand, S::kTileM>(part[kPart + i.value], a[kNow % 2][i.value][step], b, S::kWhole || step > 0);
+          });
         }
         close_products();
-        // Meanwhile the next row tile
-        if constexpr (i < 3) make_operands(Constant<i + 1>());
-        const int n = alive ? warp_n + 16 * i + g : g, group = weight_group<L>(k0);
-        float scale[2] = {};
-        if constexpr (!S::kWhole) {
-          scale[0] = weight_scale<L>(w.weight_scale, n, group) * kUnit;
-          scale[1] = weight_scale<L>(w.weight_scale, n + 8, group) * kUnit;
+        // Meanwhile the next row tiles
+        if constexpr (kNow + 1 < S::kBatches) {
+          make_operands(Constant<kNow + 1>());
+          unrolled<0, S::kBatch>([&](auto i) { pin(a[(kNow + 1) % 2][i.value]); });
         }
-        if constexpr (i < 3) pin(a[(i + 1) % 2]);
+        float scale[S::kBatch][2] = {};
+        if constexpr (!S::kWhole) {
+#pragma unroll
+          for (int i = 0; i < 2 * S::kBatch; i++) {
+            const int n = (alive ? warp_n + 16 * kFirst : first_n) + 8 * i + g;
+            scale[i / 2][i % 2] = scale_of<S, L>(stage, w, n, first_n, k0);
+          }
+        }
         wait_for_products();
-        pin(sums);
+        unrolled<0, S::kBatch>([&](auto i) { pin(part[kPart + i.value]); });
         // Scale what was summed
         if constexpr (!S::kWhole) {
 #pragma unroll
-          for (int e = 0; e < kSums; e++) {
-            float factor = scale[e % 4 / 2];
-            if constexpr (C::act_scale == ActScale::group) {
-              const int r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
-              const int act_group = k0 / C::act_group < kActGroups ? k0 / C::act_group : kActGroups - 1;  // beyond K there is no activation
-              factor *= r >= 0 ? x_scale[i64(r) * kActGroups + act_group] : 0.0f;
+          for (int i = 0; i < S::kBatch; i++) {
+#pragma unroll
+            for (int e = 0; e < kSums; e++) {
+              float factor = scale[i][e % 4 / 2];
+              if constexpr (C::act_scale == ActScale::group) {
+                const int r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
+                const int act_group = k0 / C::act_group < kActGroups ? k0 / C::act_group : kActGroups - 1;  // beyond K there is no activation
+                factor *= r >= 0 ? x_scale[i64(r) * kActGroups + act_group] : 0.0f;
+              }
+              total[kFirst + i][e] = fmaf(float(part[i][e]) * kUnit, factor, total[kFirst + i][e]);
             }
-            total[i][e] = fmaf(float(sums[e]), factor, total[i][e]);
           }
         }
       });
@@ -180,7 +236,7 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
       const int n = warp_n + 16 * i + g + e % 4 / 2 * 8, r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
       if (n >= L::n || r < 0) continue;
       float sum = total[i][e];
-      if constexpr (S::kWhole) sum = float(part[i][e]) * (weight_scale<L>(w.weight_scale, n, 0) * kUnit);
+      if constexpr (S::kWhole) sum = float(part[i][e]) * kUnit * weight_scale<L>(w.weight_scale, n, 0);
       if constexpr (C::act_scale == ActScale::token) sum *= x_scale[r];
       const float value = fmaf(sum, secondary_scale<L>(w.weight_scale_2, n), bias_of<L>(w.bias, n));
       store<C::output>(y, i64(r) * L::n + n, value);

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from humming_convert.gemm import mma_any, wgmma_sm90a
+from humming_convert.gemm import mma_any, mx_sm120a, umma_sm100a, wgmma_sm90a
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.tuning import Tuning
@@ -37,6 +37,8 @@ class Family(Protocol):
 
 PLAIN = cast(Family, mma_any)
 FAMILIES: tuple[Family, ...] = (cast(Family, wgmma_sm90a), PLAIN)
+# compiled and looked at on a machine without such a GPU: no choice before they have been run on one
+NEVER_RUN: tuple[Family, ...] = (cast(Family, mx_sm120a), cast(Family, umma_sm100a))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +67,4 @@ def choose(layer: Layer, compute: Compute, sm: int, among: Sequence[Family] = FA
 
 
 def named(name: str) -> Family:
-    return next(f for f in FAMILIES if name == f.NAME)
+    return next(f for f in (*FAMILIES, *NEVER_RUN) if name == f.NAME)

@@ -21,7 +21,7 @@ from humming_convert.gemm.tuning import Tuning
 
 F32 = NDArray[np.float32]
 THREADS = 128
-STORED = {"f16": "uint16", "bf16": "uint16", "e4m3": "uint8", "s8": "uint8"}
+STORED = {"f16": "uint16", "bf16": "uint16", "e4m3": "uint8", "s8": "uint8", "e2m1": "uint8"}  # e2m1: two a byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,10 @@ def launch(device: Device, layer: Layer, compute: Compute, x: Any, given: Any) -
     """x: uint16 on the device [m, k].  Out: operands of the same shape, and the scales."""
     m, k = x.shape
     groups = -(-k // compute.act_group) if compute.act_group else 1
-    q, scale = device.filled((m, k), STORED[compute.operand]), device.filled((m, groups), "float32")
+    q, scale = (
+        device.filled((m, k // 2 if compute.operand == "e2m1" else k), STORED[compute.operand]),
+        device.filled((m, groups), "float32"),
+    )
     device.launch(source(layer, compute), (m,), THREADS, (x, given, q, scale, m))
     return q, scale
 

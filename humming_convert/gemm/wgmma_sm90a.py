@@ -16,7 +16,8 @@ NAME = "wgmma_sm90a"
 TILE_K = 128
 SIZES = (8, 16, 32, 64)  # rows of x in a tile: sums of 64 take 128 registers
 ROWS = SIZES
-SHARED = 200 * 1024  # of 227 KB that a block can have
+SHARED = 108 * 1024  # two blocks of 227 KB: one multiplies while the other makes operands
+SCALE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "int16": 2}
 STAGES = 4
 NUMBERS = {(4, 3): "e4m3", (0, 0): "s8"}  # exponent and mantissa bits of 8-bit activations -> operand
 
@@ -84,8 +85,14 @@ def fitted(layer: Layer, compute: Compute) -> Compute:
 
 
 def stage_bytes(layer: Layer, threads: int, tile_m: int) -> int:
-    """kStageBytes of wgmma_sm90a.cuh: rows of x, and words of 64 rows for each warp."""
-    return tile_m * TILE_K * layer.act_bits // 8 + threads // 32 * 64 * TILE_K * layer.bits // 8
+    """kStageBytes of wgmma_sm90a.cuh: rows of x; words, scales and zero points of 64 rows for each warp."""
+    rows = threads // 32 * 64
+    scales = layer.scale_place == "normal" and layer.group_k > 0
+    groups = max(1, TILE_K // layer.group_k) if scales else 0
+    zeros = scales and layer.zero == "integer" and layer.zero_groups == 1
+    each = rows * SCALE_BYTES.get(layer.scale_type, 1) + (rows * layer.zero_width // 8 if zeros else 0)
+    whole = tile_m * TILE_K * layer.act_bits // 8 + rows * TILE_K * layer.bits // 8 + groups * each
+    return -(-whole // 1024) * 1024
 
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:

@@ -41,10 +41,16 @@ template <class L, Operand kOperand> void read(const Tensors* all, float* one_by
           unrolled<0, 16>([&](auto which) {
             constexpr int i = which.value / 4, r = which.value % 4;
             const int n = 64 * X + 16 * i + r % 2 * 8 + lane / 4;
-            const u32 bits = operand<L, kOperand, i, r>(held, lane, operand_zero<L>(w.zero_point, n, y * kTile));
             for (int h = 0; h < c; h++) {
               const int k = y * kTile + r / 2 * (kTile / 2) + lane % 4 * c + h;
-              whole[base + i64(n) * L::shape_k + k] = number_of<kOperand>(bits >> (A * h)) * operand_unit<L, kOperand>();
+              float number;
+              if constexpr (kOperand == Operand::e2m1) {  // block-scaled: codes stay codes of their own type
+                number = decode_weight<L>(held.template codes<i, r>(lane) >> (A * h) & ((1u << L::bits) - 1));
+              } else {
+                const u32 bits = operand<L, kOperand, i, r>(held, lane, operand_zero<L>(w.zero_point, n, y * kTile));
+                number = number_of<kOperand>(bits >> (A * h)) * operand_unit<L, kOperand>();
+              }
+              whole[base + i64(n) * L::shape_k + k] = number;
             }
           });
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import emulation
@@ -16,6 +17,7 @@ from humming_convert.api import UsageError
 from humming_convert.gemm import load, shipped, tasks
 from humming_convert.gemm.cache import KernelCache
 from humming_convert.gemm.check import as_float, half_bits
+from humming_convert.gemm.device import Device
 from humming_convert.gemm.stored import stored_layers
 from tests.samples import sample
 
@@ -122,3 +124,13 @@ def test_kernels_that_the_folder_ships_are_found_without_a_compiler(
     assert set(launched) == {b"wgmma_sm90a"} and len(launched) == 5 * len(layers)
     shipped.clean(dense)
     assert (dense / "humming_manifest.json").read_bytes() == before and json.loads(before)
+
+
+def test_rows_that_begin_in_the_middle_of_a_copy_are_moved(tmp_path: Path) -> None:
+    def array(at: int) -> SimpleNamespace:
+        return SimpleNamespace(data=SimpleNamespace(ptr=at), copy=lambda: "moved")
+
+    device = Device(SimpleNamespace(ascontiguousarray=lambda x: x), 90, "none", KernelCache(tmp_path))
+    there = array(4096)
+    assert device.contiguous(there) is there
+    assert device.contiguous(array(4098)) == "moved"

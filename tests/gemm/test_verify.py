@@ -134,3 +134,11 @@ def test_several_ranks_are_all_read_and_their_manifests_stay_consistent(tmp_path
     name = manifest(out)["ranks"][1]["file"]
     rewrite(out, lambda m: m["layers"][0].update(gpu={"ok": True}), name)
     assert not hc.verify(out).failed
+
+
+@needs_compiler
+@needs_nvrtc
+def test_the_kernels_that_loading_would_choose_are_checked_when_asked_for(folder: Path, tmp_path: Path) -> None:
+    found = verify_gpu(folder, FakeDevice(tmp_path), sample=0.25, kernels="chosen")
+    assert not found.failed and {r["kernels"] for r in found.results.values()} == {"wgmma_sm90a"}
+    assert {layer["gpu"]["kernels"] for layer in manifest(folder)["layers"] if "gpu" in layer} == {"wgmma_sm90a"}

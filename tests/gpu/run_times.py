@@ -1,6 +1,7 @@
 """Times of the GEMM core: from nothing to a layer that is ready for every number of rows, from shipped kernels, and products.
 
     python tests/gpu/run_times.py [--quick]
+    python tests/gpu/run_times.py --compile       # W4A16 kernels of sm_90a, compiled here, without a GPU
 
 Layers of real sizes with random packed tensors: times do not depend on what the codes are. Compiling is cold: an empty cache, one process a
 kernel. Products are medians of runs over several copies of the weights, which together are larger than the L2 cache, in a CUDA graph.
@@ -28,7 +29,7 @@ from humming_convert.gemm.check import random_rows  # noqa: E402
 from humming_convert.gemm.device import Device, open_device  # noqa: E402
 from humming_convert.gemm.families import FAMILIES, Family  # noqa: E402
 from humming_convert.gemm.multiplier import Multiplier, source_of  # noqa: E402
-from humming_convert.gemm.nvrtc import architecture  # noqa: E402
+from humming_convert.gemm.nvrtc import architecture, compile_cubin  # noqa: E402
 from humming_convert.gemm.wgmma_sm90a import SIZES  # noqa: E402
 
 LAYERS: dict[str, tuple[str, str, int, str, str, str]] = {
@@ -113,6 +114,18 @@ def ready(row: tuple[str, str, int, str, str, str], families: list[Family], jobs
         )
 
 
+def compile_here() -> None:
+    """Cold compiles of each size of tile for sm_90a, three times: seconds, and seconds of processor time."""
+    case = case_of(LAYERS["W4A16 g128"], 8192, 8192, 90)
+    for m in EVERY_M:
+        source, times = source_of(FAMILIES[0], case.layer, case.compute, m), []
+        for _ in range(3):
+            start, cpu = time.perf_counter(), time.process_time()
+            compile_cubin(source, "sm_90a")
+            times.append(f"{time.perf_counter() - start:.2f} ({time.process_time() - cpu:.2f})")
+        print(f"{source.name}, tile of {m} rows: {', '.join(times)} s")
+
+
 def products(name: str, row: tuple[str, str, int, str, str, str], n: int, k: int, rows: tuple[int, ...], families: list[Family]) -> None:
     device = Unfilled.of(open_device())
     cupy, rng = device.cupy, np.random.default_rng(1)
@@ -154,7 +167,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--jobs", type=int, default=16)
+    parser.add_argument("--compile", action="store_true")
     asked = parser.parse_args()
+    if asked.compile:
+        compile_here()
+        return 0
     every = list(FAMILIES)
     for name, row in LAYERS.items():
         print(name)
