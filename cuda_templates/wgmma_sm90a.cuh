@@ -30,7 +30,8 @@ struct WgmmaShape {
   // words
   static constexpr int kLines = kTileK / Line::kColumns, kLineWords = kBlocks * Line::kBlockWords;
   // scales and zero points that change along K; others are read where they are
-  static constexpr bool kScales = L::scale_place == ScalePlace::normal && L::group_k > 0, kZeros = L::zero == Zero::integer && kScales && L::zero_groups == 1;
+  static constexpr bool kScales = L::scale_place == ScalePlace::normal && L::group_k > 0;
+  static constexpr bool kZeros = kScales && L::zero == Zero::integer && L::zero_groups == 1;
   static constexpr int kGroups = L::group_k > 0 && L::group_k < kTileK ? kTileK / L::group_k : 1;
   static constexpr int kScaleBytes = kScales ? kTileN * scale_bytes<L>() : 0, kZeroBytes = kZeros ? kTileN * L::zero_width / 8 : 0;
   static constexpr int kWordsAt = kPanels * kPanelBytes, kScalesAt = kWordsAt + 4 * kLines * kLineWords, kZerosAt = kScalesAt + kGroups * kScaleBytes;
@@ -55,7 +56,8 @@ HC_FN void copy_groups(u32 to, const void* from, int row_bytes, int first, int t
   if constexpr (kBytes > 0) {
     static_assert(kBytes % 16 == 0, "whole chunks");
     for (int i = threadIdx.x; i < S::kGroups * (kBytes / 16); i += S::kThreads) {
-      const int c = i % (kBytes / 16), wanted = tile * S::kTileK / L::group_k + i / (kBytes / 16), group = wanted < L::groups ? wanted : L::groups - 1;
+      const int c = i % (kBytes / 16), wanted = tile * S::kTileK / L::group_k + i / (kBytes / 16);
+      const int group = wanted < L::groups ? wanted : L::groups - 1;
       if (first + 16 * c < row_bytes) copy_16(to + 16 * i, static_cast<const u8*>(from) + i64(group) * row_bytes + first + 16 * c, true);
     }
   }
