@@ -24,8 +24,9 @@ enum class ScaleType { f16, bf16, f32, e8m0, e4m3, e5m2, e5m3, int16, fused_e8m0
 enum class Zero { none, integer, floating };
 enum class Scale2 { none, tensor, channel };
 
-// 16-bit operand of the multiplication, and the type of the result.
+// The model's 16-bit float; what the tensor cores are given; the type of the result.
 enum class Half { f16, bf16 };
+enum class Operand { f16, bf16, e4m3, s8, e2m1 };
 enum class Output { f32, f16, bf16 };
 
 // Scales of the activations: none, one a row, one a row and group of K.
@@ -33,7 +34,7 @@ enum class ActScale { none, token, group };
 enum class ActMode { fixed, token, group };
 enum class ActSecond { none, tensor, token };
 
-// Which rows meet which expert.
-enum class Task { dense, indexed };
+// Which rows meet which expert: all the only one; lists; rows in the order of experts; room for rows of each expert.
+enum class Task { dense, indexed, contiguous, masked };
 
 }  // namespace hc

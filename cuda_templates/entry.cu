@@ -7,19 +7,43 @@
 #define HC_FAMILY_product_f64 3
 #define HC_FAMILY_pack_any 4
 #define HC_FAMILY_prove_any 5
+#define HC_FAMILY_wgmma_sm90a 6
+#define HC_FAMILY_mx_sm120a 7
+#define HC_FAMILY_umma_sm100a 8
 #include "generated.cuh"
 
 #if HC_FAMILY == HC_FAMILY_mma_any
 #include "mma_any.cuh"
 extern "C" __global__ void __launch_bounds__(Tuning::threads)
     mma_any(const hc::u16* x, const hc::u32* weight, const void* weight_scale, const void* zero_point, const void* weight_scale_2,
-            const void* bias, const float* x_scale, const int* rows, const int* experts, void* y, int m) {
-  hc::mma_any<Layer, Compute, Tuning>(x, {weight, weight_scale, zero_point, weight_scale_2, bias}, x_scale, {rows, experts}, y, m);
+            const void* bias, const float* x_scale, const int* rows, const int* experts, int room, void* y, int m) {
+  hc::mma_any<Layer, Compute, Tuning>(x, {weight, weight_scale, zero_point, weight_scale_2, bias}, x_scale, {rows, experts, room}, y, m);
+}
+#elif HC_FAMILY == HC_FAMILY_wgmma_sm90a
+#include "wgmma_sm90a.cuh"
+extern "C" __global__ void __launch_bounds__(Tuning::threads, 1)
+    wgmma_sm90a(const void* x, const hc::u32* weight, const void* weight_scale, const void* zero_point, const void* weight_scale_2,
+                const void* bias, const float* x_scale, const int* rows, const int* experts, int room, void* y, int m) {
+  hc::wgmma_sm90a<Layer, Compute, Tuning>(x, {weight, weight_scale, zero_point, weight_scale_2, bias}, x_scale, {rows, experts, room}, y, m);
+}
+#elif HC_FAMILY == HC_FAMILY_mx_sm120a
+#include "mx_sm120a.cuh"
+extern "C" __global__ void __launch_bounds__(Tuning::threads)
+    mx_sm120a(const void* x, const hc::u32* weight, const void* weight_scale, const void* zero_point, const void* weight_scale_2,
+              const void* bias, const float* x_scale, const int* rows, const int* experts, int room, void* y, int m) {
+  hc::mx_sm120a<Layer, Compute, Tuning>(x, {weight, weight_scale, zero_point, weight_scale_2, bias}, x_scale, {rows, experts, room}, y, m);
+}
+#elif HC_FAMILY == HC_FAMILY_umma_sm100a
+#include "umma_sm100a.cuh"
+extern "C" __global__ void __launch_bounds__(Tuning::threads)
+    umma_sm100a(const void* x, const hc::u32* weight, const void* weight_scale, const void* zero_point, const void* weight_scale_2,
+                const void* bias, const float* x_scale, const int* rows, const int* experts, int room, void* y, int m) {
+  hc::umma_sm100a<Layer, Compute, Tuning>(x, {weight, weight_scale, zero_point, weight_scale_2, bias}, x_scale, {rows, experts, room}, y, m);
 }
 #elif HC_FAMILY == HC_FAMILY_quantize_any
 #include "quantize_any.cuh"
 extern "C" __global__ void __launch_bounds__(Tuning::threads)
-    quantize_any(const hc::u16* x, const float* given, hc::u16* q, float* x_scale, int m) {
+    quantize_any(const hc::u16* x, const float* given, void* q, float* x_scale, int m) {
   hc::quantize_any<Layer, Compute, Tuning>(x, given, q, x_scale, m);
 }
 #elif HC_FAMILY == HC_FAMILY_product_f64

@@ -1,9 +1,12 @@
-// 16-bit floats of the device: from float32, nearest even. Every number of codes.cuh fits exactly.
+// 16-bit floats: from float32, nearest even; two of them at once. Every number of codes.cuh fits exactly.
+// A C++ compiler gets functions of its own, right where the result is exact: the tests read operands.cuh with them.
 #pragma once
 
-#include "config.cuh"
+#include "numbers.cuh"
 
 namespace hc {
+
+#ifdef __CUDACC__
 
 template <Half kHalf>
 HC_FN u16 to_half(float x) {
@@ -28,5 +31,81 @@ HC_FN void store(void* y, i64 at, float x) {
     static_cast<u16*>(y)[at] = to_half<kOutput == Output::f16 ? Half::f16 : Half::bf16>(x);
   }
 }
+
+template <Half kHalf>
+HC_FN u32 subtract_two(u32 a, u32 b) {
+  u32 out;
+  if constexpr (kHalf == Half::f16) {
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  } else {
+    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  }
+  return out;
+}
+
+template <Half kHalf>
+HC_FN u32 multiply_two(u32 a, u32 b) {
+  u32 out;
+  if constexpr (kHalf == Half::f16) {
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  } else {
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  }
+  return out;
+}
+
+// A number that an 8-bit operand holds, as its byte.
+template <Operand kOperand>
+HC_FN u8 to_byte(float x) {
+  if constexpr (kOperand == Operand::s8) {
+    return u8(int(x));
+  } else {
+    u16 pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+    return u8(pair);
+  }
+}
+
+// A number of E2M1 as its code: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+HC_FN u8 to_e2m1(float x) {
+  const float size = fabsf(x);
+  const u32 code = size < 2 ? u32(2 * size) : size < 4 ? u32(size) + 2 : size < 6 ? 6 : 7;
+  return u8(code | (as_bits(x) >> 31) << 3);
+}
+
+#else
+
+template <Half kHalf>
+HC_FN u16 to_half(float x) {
+  const u32 bits = as_bits(x), sign = bits >> 16 & 0x8000;
+  if (kHalf == Half::bf16) return u16(bits >> 16);
+  const int exponent = int(bits >> 23 & 255) - 127;
+  if (exponent == 128) return u16(sign | 0x7C00 | (bits >> 13 & 0x3FF));
+  const float magnitude = as_float(bits & 0x7FFFFFFF);
+  if (exponent < -14) return u16(sign | u32(magnitude * 16777216.0f));
+  return u16(sign | u32(exponent + 15) << 10 | (bits >> 13 & 0x3FF));
+}
+
+template <Half kHalf, class F>
+HC_FN u32 each_of_two(u32 a, u32 b, const F& f) {
+  u32 out = 0;
+  for (int h = 0; h < 2; h++) {
+    const float x = decode_half(u16(a >> (16 * h)), kHalf), y = decode_half(u16(b >> (16 * h)), kHalf);
+    out |= u32(to_half<kHalf>(f(x, y))) << (16 * h);
+  }
+  return out;
+}
+
+template <Half kHalf>
+HC_FN u32 subtract_two(u32 a, u32 b) {
+  return each_of_two<kHalf>(a, b, [](float x, float y) { return x - y; });
+}
+
+template <Half kHalf>
+HC_FN u32 multiply_two(u32 a, u32 b) {
+  return each_of_two<kHalf>(a, b, [](float x, float y) { return x * y; });
+}
+
+#endif
 
 }  // namespace hc

@@ -29,19 +29,20 @@ __device__ void mma_any(const u16* x, const Tensors& all, const float* x_scale, 
   __shared__ __align__(16) u16 tile_w[kTileN * kPitch];
 
   // This block, this thread
-  const int expert = expert_of<C>(lists, blockIdx.y);
-  const Tensors w = of_expert<L>(all, expert);
-  const int first_slot = blockIdx.y * kTileM, first_n = blockIdx.x * kTileN;
+  const RowTile here = tile_of<L, C, kTileM>(lists, blockIdx.y, m);
+  if (here.expert < 0) return;
+  const Tensors w = of_expert<L>(all, here.expert);
+  const int first_slot = here.first, first_n = blockIdx.x * kTileN;
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
   const int warp_m = warp % kWarpsM * 16, warp_n = warp / kWarpsM * (kTileN / kWarpsN);
-  const int row[2] = {row_of<C>(lists, first_slot + warp_m + g, m), row_of<C>(lists, first_slot + warp_m + g + 8, m)};
+  const int row[2] = {row_of<C>(lists, here, first_slot + warp_m + g), row_of<C>(lists, here, first_slot + warp_m + g + 8)};
   constexpr int kActGroups = C::act_group ? ceil_to(L::k, C::act_group ? C::act_group : 1) / (C::act_group ? C::act_group : 1) : 1;
 
   float total[kWarpTiles][4] = {}, part[kWarpTiles][4] = {}, row_sum[4] = {};
   for (int k0 = 0; k0 < kLoop; k0 += kTileK) {
     // Activations of this tile; columns of padding are 0
     for (int i = threadIdx.x; i < kTileM * kTileK; i += kThreads) {
-      const int r = row_of<C>(lists, first_slot + i / kTileK, m), k = k0 + i % kTileK;
+      const int r = row_of<C>(lists, here, first_slot + i / kTileK), k = k0 + i % kTileK;
       tile_x[i / kTileK * kPitch + i % kTileK] = r >= 0 && k < L::k ? x[i64(r) * L::k + k] : u16(0);
     }
     // Weights of this tile, as numbers

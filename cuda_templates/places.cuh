@@ -16,7 +16,7 @@ struct BitPlace {
 //   t -> padded word j and p0 in it -> field: pm where interleaved, p0 where not; mode 2 interleaves the top bit alone.
 //   A field is W bits wide (W: power of two >= B); for odd widths the padded words of a field column become B words (5.3).
 template <class L>
-HC_FN BitPlace bit_place(int t, int i) {
+HC_FN constexpr BitPlace bit_place(int t, int i) {
   constexpr int B = L::bits, A = L::act_bits;
   constexpr int W = B == 1 ? 1 : B == 2 ? 2 : B <= 4 ? 4 : 8;
   constexpr int kCodes = 32 / W, kColumns = 32 / A, kRatio = A / W;

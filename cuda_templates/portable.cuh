@@ -15,6 +15,7 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using s16 = short;
 using i64 = long long;
+using u64 = unsigned long long;
 
 HC_FN float as_float(u32 bits) {
 #ifdef __CUDACC__
@@ -35,6 +36,44 @@ HC_FN u32 as_bits(float f) {
   return bits;
 #endif
 }
+
+// Bytes of low (0..3) and high (4..7) by the low three bits of the four lowest nibbles of `which`; their fourth bit has to be 0.
+HC_FN u32 byte_permute(u32 low, u32 high, u32 which) {
+#ifdef __CUDACC__
+  return __byte_perm(low, high, which);
+#else
+  u32 out = 0;
+  for (int i = 0; i < 4; i++) {
+    const u32 from = which >> (4 * i) & 7;
+    out |= ((from < 4 ? low : high) >> (8 * (from % 4)) & 255u) << (8 * i);
+  }
+  return out;
+#endif
+}
+
+// A number that templates and generic lambdas can take as a constant.
+template <int kValue>
+struct Constant {
+  static constexpr int value = kValue;
+};
+
+// f(Constant<kBegin>()), ..., f(Constant<kEnd - 1>()).
+template <int kBegin, int kEnd, class F>
+HC_FN void unrolled(const F& f) {
+  if constexpr (kBegin < kEnd) {
+    f(Constant<kBegin>());
+    unrolled<kBegin + 1, kEnd>(f);
+  }
+}
+
+template <bool kFirst, class A, class B>
+struct Choose {
+  using type = A;
+};
+template <class A, class B>
+struct Choose<false, A, B> {
+  using type = B;
+};
 
 HC_FN constexpr int ceil_to(int x, int unit) { return (x + unit - 1) / unit * unit; }
 

@@ -1,4 +1,5 @@
-// Activations quantized row by row, as 16-bit numbers that stand for the codes exactly, and float32 scales: mma_any multiplies them.
+// Activations quantized row by row, as 16-bit numbers that stand for the codes exactly or as E4M3 or 8-bit integers, whichever the product wants,
+// and float32 scales.
 // A block per row.  Modes (layouts.md 4.1): one given scale, one scale a row, one a group; group scales in float32, E8M0 (the next power of two)
 // or E4M3, the last with a second factor, given or one a row.  Host side, and the same in numpy: gemm/quantize_any.py.
 #pragma once
@@ -40,13 +41,27 @@ HC_FN float group_scale(float want) {
   }
 }
 
+// A number of the type, as the operand that is multiplied.
+template <class L, class C>
+HC_FN void store_operand(void* q, i64 at, float x) {
+  if constexpr (C::operand == Operand::e2m1) {
+    // two a byte: whoever writes the second finds the first
+    u8* byte = static_cast<u8*>(q) + at / 2;
+    *byte = at % 2 ? u8(*byte | to_e2m1(x) << 4) : to_e2m1(x);
+  } else if constexpr (C::operand == Operand::e4m3 || C::operand == Operand::s8) {
+    static_cast<u8*>(q)[at] = to_byte<C::operand>(x);
+  } else {
+    static_cast<u16*>(q)[at] = to_half<L::half>(x);
+  }
+}
+
 template <class L, class C, class T>
-__device__ void quantize_any(const u16* x, const float* given, u16* q, float* x_scale, int m) {
+__device__ void quantize_any(const u16* x, const float* given, void* q, float* x_scale, int m) {
   constexpr int kThreads = T::threads, K = L::k;
   constexpr int kGroup = C::act_mode == ActMode::group ? C::act_group : K, kGroups = ceil_to(K, kGroup) / kGroup;
   __shared__ float shared[kThreads];
   const u16* from = x + i64(blockIdx.x) * K;
-  u16* to = q + i64(blockIdx.x) * K;
+  const i64 to = i64(blockIdx.x) * K;
 
   // Largest magnitude of the row
   float largest = 0;
@@ -71,12 +86,15 @@ __device__ void quantize_any(const u16* x, const float* given, u16* q, float* x_
       float top = 0;
       for (int k = group * kGroup; k < end; k++) top = fmaxf(top, fabsf(decode_half(from[k], L::half)));
       const float scale = group_scale<C>(top / (C::act_top * second)), factor = scale * second;
-      for (int k = group * kGroup; k < end; k++) to[k] = to_half<L::half>(round_to_type<C>(decode_half(from[k], L::half) / factor));
+      for (int k = group * kGroup; k < end; k++) store_operand<L, C>(q, to + k, round_to_type<C>(decode_half(from[k], L::half) / factor));
       x_scale[i64(blockIdx.x) * kGroups + group] = factor;
     }
   } else {
     const float scale = C::act_mode == ActMode::fixed ? given[0] : (largest > 0 ? largest / C::act_top : 1.0f);
-    for (int k = threadIdx.x; k < K; k += kThreads) to[k] = to_half<L::half>(round_to_type<C>(decode_half(from[k], L::half) / scale));
+    constexpr int kTogether = C::operand == Operand::e2m1 ? 2 : 1;  // a thread has whole bytes
+    for (int k0 = kTogether * threadIdx.x; k0 < K; k0 += kTogether * kThreads) {
+      for (int k = k0; k < k0 + kTogether; k++) store_operand<L, C>(q, to + k, round_to_type<C>(decode_half(from[k], L::half) / scale));
+    }
     if (threadIdx.x == 0) x_scale[blockIdx.x] = scale;
   }
 }

@@ -25,9 +25,9 @@ HC_FN int scale_index(int n, int g) {
   }
 }
 
+// The scale that is stored at an index.
 template <class L>
-HC_FN float weight_scale(const void* scales, int n, int g) {
-  const int at = scale_index<L>(n, g);
+HC_FN float weight_scale_at(const void* scales, int at) {
   const u8* bytes = static_cast<const u8*>(scales);
   switch (L::scale_type) {
     case ScaleType::f16: return decode_half(static_cast<const u16*>(scales)[at], Half::f16);
@@ -43,6 +43,11 @@ HC_FN float weight_scale(const void* scales, int n, int g) {
     // S7: the upper bits of a float16; an exponent field of 0, which stands for all below 2^-14, is 0
     default: return decode_half(u16(bytes[at]) << 7, Half::f16);
   }
+}
+
+template <class L>
+HC_FN float weight_scale(const void* scales, int n, int g) {
+  return weight_scale_at<L>(scales, scale_index<L>(n, g));
 }
 
 template <class L>

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from humming_convert import layouts
 
 __version__ = "0.1.0"
-__all__ = ["Finding", "Refused", "__version__", "convert", "inspect", "layouts", "plan", "verify"]
+__all__ = ["Finding", "Refused", "__version__", "convert", "inspect", "layouts", "load", "plan", "verify"]
 
-_LAZY = {"convert": "api", "inspect": "api", "plan": "api", "verify": "api"}
+_LAZY = {"convert": "api", "inspect": "api", "load": "api", "plan": "api", "verify": "api"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from humming_convert.engine.how import How
     from humming_convert.engine.progress import Progress
     from humming_convert.engine.run import Result
+    from humming_convert.gemm.load import Loaded
     from humming_convert.plan.inspect import Inspection
     from humming_convert.plan.types import Plan, Request
     from humming_convert.proof.recheck import Recheck
@@ -333,3 +334,20 @@ def recheck(out: str | Path, *, humming_version: str) -> Recheck:
     if humming_version not in VERSIONS:
         raise UsageError(f"--humming-version {humming_version}: its rules are not known here; known: {', '.join(VERSIONS)}")
     return recheck_folder(folder, humming_version)
+
+
+def load(out: str | Path, *, device: str = "cuda", rank: int = 0) -> Loaded:
+    """The layers of a packed folder as callables on a GPU: `hc.load("out/")["model.layers.0.mlp.down_proj"](x)`.
+
+    device: `cuda`, the current one, or `cuda:1`.  rank: the manifest, where there are several.  Kernels that the folder ships are taken;
+    others are compiled when they are asked for.  NoDevice where there is no GPU or no CuPy, Refused for a folder without packed layers.
+    """
+    from humming_convert.gemm.load import load_folder
+
+    folder = Path(out)
+    if not folder.is_dir():
+        raise UsageError(f"{out}: no such folder")
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or not (number.isdigit() or not number):
+        raise UsageError(f"{device}: packed layers run on cuda, or on cuda:1")
+    return load_folder(folder, int(number) if number else None, rank)

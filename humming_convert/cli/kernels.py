@@ -77,6 +77,9 @@ def list_(out: Out, json: o.Json = False) -> int:
         print(f"{name}: {said['arch']}, NVRTC {said['compiler']}")
         for key, entry in said["kernels"].items():
             print(f"  {key}  {entry['name']:14} {', '.join(entry['layers'][:3])}{' ...' if len(entry['layers']) > 3 else ''}")
+        for layer, choice in said.get("layers", {}).items():
+            against = "".join(f"; not {family}: {reason}" for family, reason in choice["rejected"].items())
+            print(f"  {layer}: {choice['family']}{against}")
     if not found:
         print("no kernels are shipped in this folder; `humming-convert kernels build OUT` builds them")
     return exits.DONE

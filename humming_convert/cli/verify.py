@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,11 @@ HELP = "Check a finished folder: digests, headers, shapes; with --source the rou
 UNREADABLE = frozenset({"no-manifest", "manifest-damaged", "tensor-missing", "tensor-differs"})  # findings after which no kernel can run
 
 
+class Kernels(Enum):
+    plain = "plain"
+    chosen = "chosen"
+
+
 def command(
     out: Annotated[Path, typer.Argument(help="An output folder.", metavar="OUT", show_default=False)],
     source: Annotated[
@@ -28,6 +34,10 @@ def command(
     sample: Annotated[
         float | None, typer.Option("--sample", metavar="P", min=0, max=1, help="With --gpu: this share of the layers, such as 0.1.")
     ] = None,
+    kernels: Annotated[
+        Kernels,
+        typer.Option("--kernels", help="With --gpu: the referee's kernels, or the fastest that take each layer, which loading would use."),
+    ] = Kernels.plain,
     record: Annotated[bool, typer.Option("--record/--no-record", help="With --gpu: write the results into the manifest.")] = True,
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -42,7 +52,7 @@ def command(
     document, failed = found.document(), found.failed
     summary = found.summary()
     if gpu and not UNREADABLE & {f.code for f in findings}:
-        on_gpu = _on_gpu(out, source, sample, record and not failed, json or quiet)
+        on_gpu = _on_gpu(out, source, sample, kernels, record and not failed, json or quiet)
         if isinstance(on_gpu, str):
             return _no_gpu(on_gpu, json)
         findings += list(on_gpu.findings)
@@ -59,7 +69,7 @@ def command(
     return code
 
 
-def _on_gpu(out: Path, source: Path | None, sample: float | None, record: bool, silent: bool) -> GpuVerification | str:
+def _on_gpu(out: Path, source: Path | None, sample: float | None, kernels: Kernels, record: bool, silent: bool) -> GpuVerification | str:
     """The verification, or why there can be none on this machine."""
     from humming_convert.gemm.cache import KernelCache
     from humming_convert.gemm.device import NoDevice, open_device
@@ -68,7 +78,8 @@ def _on_gpu(out: Path, source: Path | None, sample: float | None, record: bool, 
 
     try:
         device = open_device(KernelCache())
-        return verify_gpu(out, device, source=source, sample=sample, record=record, told=(lambda _: None) if silent else _say)
+        told = (lambda _: None) if silent else _say
+        return verify_gpu(out, device, source=source, sample=sample, kernels=kernels.value, record=record, told=told)
     except (NoDevice, CompileError) as error:
         return str(error)
 

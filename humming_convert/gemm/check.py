@@ -18,20 +18,25 @@ from numpy.typing import NDArray
 from humming_convert.gemm import quantize_any
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
+from humming_convert.gemm.families import PLAIN, Family
 from humming_convert.gemm.layer import Layer
-from humming_convert.gemm.mma_any import Multiplier
+from humming_convert.gemm.multiplier import Multiplier, source_of
 from humming_convert.gemm.product_f64 import product
 from humming_convert.gemm.source import KernelSource, kernel_source
-from humming_convert.gemm.tuning import Tuning
 
 F64 = NDArray[np.float64]
 ROWS = (1, 33, 64, 512)
 PROBE_ROWS = 2048  # unit vectors a launch: bounds the results to PROBE_ROWS * n * 4 bytes
 OUTLIERS, OUTLIER_SIZE = 0.01, 30.0
 DTYPES: dict[str, Any] = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+DTYPES |= {"e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "s8": np.dtype(np.int8)}
 
 TOLERANCES: dict[str, tuple[float, str]] = {
     "sum": (2.0**-19, "float32 sums on tensor cores: of the sum of magnitudes, |x| * |w| and |bias|, for each element"),
+    "sum-e4m3": (
+        2.0**-8,
+        "the same by the E4M3 instructions of sm_90, whose sums keep fewer bits; they are added up in float32 every 128 columns",
+    ),
     "weight": (0.0, "a weight by a unit vector: its float64 value rounded once to float32, no other bit"),
     "weight-zero-point": (
         2.0**-23,
@@ -92,6 +97,17 @@ def as_float(bits: NDArray[Any], half: str) -> NDArray[np.float32]:
     return np.asarray(bits.view(DTYPES[half]).astype(np.float32))
 
 
+def operand_bits(x: NDArray[Any], operand: str) -> NDArray[Any]:
+    """Numbers that an operand holds, as its bits."""
+    numbers = np.asarray(x, np.float32).astype(DTYPES[operand])
+    return np.asarray(numbers.view(np.uint8 if numbers.itemsize == 1 else np.uint16))
+
+
+def as_numbers(operands: NDArray[Any], operand: str) -> NDArray[np.float32]:
+    """What the operands of `quantize_any` stand for."""
+    return np.asarray(operands.view(DTYPES[operand]).astype(np.float32))
+
+
 def random_rows(m: int, k: int, half: str, rng: np.random.Generator) -> NDArray[np.uint16]:
     x = rng.standard_normal((m, k))
     return half_bits(np.where(rng.random((m, k)) < OUTLIERS, x * OUTLIER_SIZE, x), half)
@@ -145,6 +161,7 @@ class Checker:
     bias: Callable[[int], F64]
     given: float = 1.0
     seed: int = 0
+    family: Family = PLAIN
 
     @property
     def experts(self) -> int:
@@ -154,12 +171,11 @@ class Checker:
         """Every kernel that a check launches, to be compiled beforehand and in parallel."""
         layer, compute = self.layer, self.compute
         probe = replace(layer, has_bias=False)
-        each = {Tuning.of(-(-m // self.experts)) for m in (*rows, self.experts)}
-        out = [kernel_source("mma_any", layer, compute, t) for t in each]
-        probes = {Tuning.of(-(-min(PROBE_ROWS, layer.k) // self.experts)), Tuning.of(-(-(layer.k % PROBE_ROWS or 1) // self.experts))}
-        out += [kernel_source("mma_any", probe, compute, t) for t in probes]
+        out = [source_of(self.family, layer, compute, -(-m // self.experts)) for m in (*rows, self.experts)]
+        probes = (min(PROBE_ROWS, layer.k), layer.k % PROBE_ROWS or 1)
+        out += [source_of(self.family, probe, compute, -(-m // self.experts)) for m in probes]
         if compute.quantizes:
-            out += [quantize_any.source(x, compute) for x in (layer, probe)]
+            out += [quantize_any.source(x, self.family.fitted(layer, compute)) for x in (layer, probe)]
         return list(dict.fromkeys([*out, kernel_source("product_f64")]))
 
     def check(self, rows: tuple[int, ...] = ROWS, experts: tuple[int, ...] | None = None) -> LayerCheck:
@@ -184,7 +200,7 @@ class Checker:
     def _runs(self, found: LayerCheck, rows: tuple[int, ...]) -> list[Run]:
         """The products as the device makes them; what they should be is filled in expert by expert."""
         layer, device = self.layer, self.device
-        multiplier = Multiplier.of(device, layer, self.compute, self.packed, self._given(self.given))
+        multiplier = Multiplier.of(device, layer, self.compute, self.packed, self._given(self.given), self.family)
         rng = np.random.default_rng(self.seed)
         out = []
         for m in rows:
@@ -209,7 +225,8 @@ class Checker:
         with np.errstate(invalid="ignore", divide="ignore"):
             relative = np.where(run.size > 0, np.abs(run.y - run.want) / run.size, 0)
         found.products[m] = float(np.nanmax(relative, initial=0.0))
-        allowed = TOLERANCES["sum"][0] * run.size
+        operand = self.family.fitted(self.layer, self.compute).operand
+        allowed = TOLERANCES["sum-e4m3" if operand == "e4m3" else "sum"][0] * run.size
         wrong = worst(f"product of {m} rows", run.y, run.want, allowed, lambda i, j: at_row(i, j, int(run.expert_of_row[i])))
         if wrong:
             found.wrong.append(wrong)
@@ -223,7 +240,7 @@ class Checker:
         numbers, scales = quantize_any.in_numpy(as_float(bits, half), self.compute, self.given if given is None else given)
         if self.compute.quantizes:
             for name, have, want in (
-                ("activation", as_float(self.device.get(q), half), numbers),
+                ("activation", as_numbers(self.device.get(q), self.family.fitted(self.layer, self.compute).operand), numbers),
                 ("activation scale", self.device.get(scale), scales),
             ):
                 wrong = worst(
@@ -272,7 +289,7 @@ class Checker:
 
     def _probes(self, found: LayerCheck) -> Probes:
         layer = replace(self.layer, has_bias=False)
-        probes = Probes(Multiplier.of(self.device, layer, self.compute, self.packed, self._given(1.0)), [])
+        probes = Probes(Multiplier.of(self.device, layer, self.compute, self.packed, self._given(1.0), self.family), [])
         for first, bits in self._units():
             q, scale = probes.multiplier.quantize(self.device.put(bits))
             x = self._meant(found, bits, q, scale, given=1.0)
@@ -291,7 +308,7 @@ class Checker:
     def every_bias(self, found: LayerCheck) -> None:
         if not self.layer.has_bias:
             return
-        multiplier = Multiplier.of(self.device, self.layer, self.compute, self.packed, self._given(1.0))
+        multiplier = Multiplier.of(self.device, self.layer, self.compute, self.packed, self._given(1.0), self.family)
         q, scale = multiplier.quantize(self.device.put(np.zeros((self.experts, self.layer.k), np.uint16)))
         y = self.device.get(multiplier.multiply(q, scale, np.arange(self.experts) if self.layer.experts else None)).astype(np.float64)
         want = np.stack([self.bias(e) for e in range(self.experts)])

@@ -33,7 +33,8 @@ class Compute:
     """Fields of `struct Compute`, under the same names.
 
     act_*: the number type of the activation; act_top: its largest number.  as_type: how group scales are held.
-    flush: columns of K whose sums are scaled together.  step: columns that one instruction multiplies.
+    flush: columns of K whose sums are scaled together.  step: columns that one instruction of mma.sync multiplies.
+    operand: what is multiplied: f16, bf16, which hold every code exactly, or e4m3, s8.
     """
 
     act_mode: str
@@ -46,6 +47,7 @@ class Compute:
     as_type: str
     flush: int
     step: int
+    operand: str
     output: str
     task: str
 
@@ -60,7 +62,7 @@ class Compute:
 
     @classmethod
     def of(cls, layer: Layer, config: Mapping[str, Any], *, sm: int, output: str = "f32", task: str | None = None) -> Compute:
-        """sm: of the GPU that the kernel is for.  output: f32, f16 or bf16.  task: dense, indexed; by the layer's experts if None."""
+        """sm: of the GPU that the kernel is for.  output: f32, f16 or bf16.  task: one of gemm/tasks.py; by the layer's experts if None."""
         a, mode = number(config["a_dtype"]), str(config["input_quant_mode"])
         if mode not in MODES:
             raise UnknownLayer(f"input_quant_mode {mode}")
@@ -88,6 +90,7 @@ class Compute:
             as_type=SCALE_TYPES[config["as_dtype"]] if scale == "group" and config["as_dtype"] else "f32",
             flush=flush,
             step=step,
+            operand=layer.half,
             output=output,
             task=task or ("indexed" if layer.experts else "dense"),
         )

@@ -20,6 +20,8 @@ from humming_convert.gemm.source import KernelSource
 
 CUPY = "python -m pip install 'cupy-cuda13x>=13.6' (CUDA 12: cupy-cuda12x), or humming-convert[cuda13]"
 MIN_SM = 75
+COPIED = 16  # bytes of an asynchronous copy
+FREELY_SHARED = 48 * 1024  # more bytes of shared memory have to be asked for
 
 
 class NoDevice(Exception):
@@ -77,7 +79,7 @@ class Device:
     sm: int
     name: str
     cache: KernelCache
-    functions: dict[tuple[str, str], Any] = field(default_factory=dict)
+    functions: dict[tuple[str, str, int], Any] = field(default_factory=dict)
     index: int | None = None
     _loading: threading.Lock = field(default_factory=threading.Lock)
 
@@ -109,6 +111,17 @@ class Device:
         x = np.ascontiguousarray(array)
         return self.cupy.asarray(x if x.dtype.kind in "biuf" and x.dtype.itemsize != 0 and x.dtype.isbuiltin == 1 else bits(x))
 
+    def contiguous(self, x: Any) -> Any:
+        """Rows as kernels read them: side by side, from a multiple of 16 bytes on. A copy only where x is neither."""
+        out = self.cupy.ascontiguousarray(x)
+        return out if out.data.ptr % COPIED == 0 else out.copy()
+
+    def counts(self, counts: Any, experts: int) -> Any:
+        """Counts of rows as the kernels read them: int32 [experts] on the device, wherever they were."""
+        out = self.cupy.ascontiguousarray(self.cupy.asarray(counts), dtype=np.int32)
+        assert out.shape == (experts,), (out.shape, experts)
+        return out
+
     def get(self, array: Any) -> NDArray[Any]:
         return np.asarray(self.cupy.asnumpy(array))
 
@@ -118,20 +131,23 @@ class Device:
         out.data.memset(0xFF, out.nbytes)
         return out
 
-    def function(self, source: KernelSource) -> Any:
-        """The kernel, loaded; compiled if no cache has it."""
-        key = (source.name, source.generated)
+    def function(self, source: KernelSource, shared: int = 0) -> Any:
+        """The kernel, loaded; compiled if no cache has it. shared: bytes of shared memory that launches ask for."""
+        key = (source.name, source.generated, shared)
         with self._loading:
             if key in self.functions:
                 return self.functions[key]
             module = self.cupy.RawModule(path=str(self.cache.get(source, architecture(self.sm))))
-            self.functions[key] = module.get_function(source.name)
+            function = module.get_function(source.name)
+            if shared > FREELY_SHARED:
+                function.max_dynamic_shared_size_bytes = shared
+            self.functions[key] = function
             return self.functions[key]
 
-    def launch(self, source: KernelSource, grid: tuple[int, ...], threads: int, arguments: Sequence[Any]) -> None:
-        """None among the arguments is a null pointer; whole numbers are 32-bit."""
+    def launch(self, source: KernelSource, grid: tuple[int, ...], threads: int, arguments: Sequence[Any], shared: int = 0) -> None:
+        """None among the arguments is a null pointer; whole numbers are 32-bit. shared: bytes of shared memory beyond a kernel's own."""
         passed = [np.uintp(0) if a is None else np.int32(a) if isinstance(a, int) else a for a in arguments]
-        self.function(source)(grid, (threads,), tuple(passed))
+        self.function(source, shared)(grid, (threads,), tuple(passed), shared_mem=shared)
 
 
 def bits(x: NDArray[Any]) -> NDArray[Any]:

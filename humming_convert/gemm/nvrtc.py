@@ -17,7 +17,8 @@ from pathlib import Path
 from humming_convert.gemm.source import KernelSource
 
 INSTALL = "python -m pip install 'nvidia-cuda-nvrtc>=13.0' (CUDA 12: nvidia-cuda-nvrtc-cu12), or humming-convert[cuda13]"
-OPTIONS = ("-std=c++17", "--fmad=true", "--prec-div=true", "--ftz=false")
+# -default-device: generic lambdas of a kernel carry no annotation
+OPTIONS = ("-std=c++17", "-default-device", "--fmad=true", "--prec-div=true", "--ftz=false")
 # the feature set of a family where there is one; layouts never need it, the instructions of faster families do
 FEATURES = {90: "a", 100: "a", 103: "a", 110: "a", 120: "a", 121: "a"}
 

@@ -1,6 +1,7 @@
 """Activations quantized on the fly: launches quantize_any.cuh, and does the same in numpy, number for number.
 
-In: rows of 16-bit activations.  Out: 16-bit numbers that stand for the codes exactly, and float32 scales [rows] or [rows, groups].
+In: rows of 16-bit activations.  Out: operands (16-bit numbers that stand for the codes exactly, E4M3 or 8-bit integers), and float32 scales
+[rows] or [rows, groups].
 Facts: layouts.md 4.1 (modes). Scales: largest magnitude over the largest number of the type; E8M0: the next power of two; E4M3: rounded.
 """
 
@@ -20,6 +21,7 @@ from humming_convert.gemm.tuning import Tuning
 
 F32 = NDArray[np.float32]
 THREADS = 128
+STORED = {"f16": "uint16", "bf16": "uint16", "e4m3": "uint8", "s8": "uint8", "e2m1": "uint8"}  # e2m1: two a byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,13 @@ def source(layer: Layer, compute: Compute) -> KernelSource:
 
 
 def launch(device: Device, layer: Layer, compute: Compute, x: Any, given: Any) -> tuple[Any, Any]:
-    """x: uint16 on the device [m, k].  Out: the same shape and type, and the scales."""
+    """x: uint16 on the device [m, k].  Out: operands of the same shape, and the scales."""
     m, k = x.shape
     groups = -(-k // compute.act_group) if compute.act_group else 1
-    q, scale = device.filled((m, k), "uint16"), device.filled((m, groups), "float32")
+    q, scale = (
+        device.filled((m, k // 2 if compute.operand == "e2m1" else k), STORED[compute.operand]),
+        device.filled((m, groups), "float32"),
+    )
     device.launch(source(layer, compute), (m,), THREADS, (x, given, q, scale, m))
     return q, scale
 

@@ -18,8 +18,9 @@ from typing import Any
 from humming_convert.findings import Findings, Refused
 from humming_convert.gemm.cache import KernelCache, build_all, content_key
 from humming_convert.gemm.compute import Compute
+from humming_convert.gemm.families import choose
 from humming_convert.gemm.layer import UnknownLayer
-from humming_convert.gemm.mma_any import sources
+from humming_convert.gemm.multiplier import sources
 from humming_convert.gemm.nvrtc import architecture, compiler
 from humming_convert.gemm.rewrite import drop_file, rewrite, set_file
 from humming_convert.gemm.source import KernelSource
@@ -42,9 +43,17 @@ def archive_name(arch: str) -> str:
     return f"{PREFIX}{arch}.zip"
 
 
-def wanted_kernels(folder: Path, sm: int) -> dict[str, tuple[KernelSource, set[str]]]:
-    """Key -> source and the layers that need it. Results in the model dtype."""
-    findings, out = Findings(), dict[str, tuple[KernelSource, set[str]]]()
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """kernels: key -> source and the layers that need it.  families: layer -> the family that multiplies it, and why faster ones do not."""
+
+    kernels: dict[str, tuple[KernelSource, set[str]]]
+    families: dict[str, dict[str, Any]]
+
+
+def wanted_kernels(folder: Path, sm: int) -> Wanted:
+    """What a GPU of `sm` needs for the folder's layers, for any number of rows and any task. Results in the model dtype."""
+    findings, out, families = Findings(), dict[str, tuple[KernelSource, set[str]]](), dict[str, dict[str, Any]]()
     for stored in stored_layers(folder):
         try:
             layer = stored.layer
@@ -52,16 +61,19 @@ def wanted_kernels(folder: Path, sm: int) -> dict[str, tuple[KernelSource, set[s
         except UnknownLayer as unknown:
             findings.error("gpu-unknown-layer", f"no kernel reads this layer: {unknown}", layer=stored.name)
             continue
-        for source in sources(layer, compute):
+        choice = choose(layer, compute, sm)
+        families[stored.name] = {"family": choice.family.NAME, "rejected": {r.family: r.reason for r in choice.rejected}}
+        for source in sources(layer, compute, choice.family):
             out.setdefault(content_key(source, architecture(sm)), (source, set()))[1].add(stored.name)
     findings.raise_errors()
-    return out
+    return Wanted(out, families)
 
 
 def build(folder: Path, sm: int, cache: KernelCache, jobs: int | None = None, told: Callable[[str], None] = lambda _: None) -> Built:
     """Compiles what the folder's layers need for a GPU of `sm` and puts it into the folder. CompileError from the compiler."""
     arch = architecture(sm)
-    wanted = wanted_kernels(folder, sm)
+    found = wanted_kernels(folder, sm)
+    wanted = found.kernels
     told(f"{len(wanted)} kernels for {arch}, NVRTC {'.'.join(map(str, compiler().version))}")
     paths = build_all(cache, [(source, arch) for source, _ in wanted.values()], jobs)
     index: dict[str, Any] = {}
@@ -71,7 +83,7 @@ def build(folder: Path, sm: int, cache: KernelCache, jobs: int | None = None, to
             cubin = path.read_bytes()
             index[key] = {"name": source.name, "arch": arch, "cubin": digest(cubin), "layers": sorted(layers)}
             archive.writestr(zipfile.ZipInfo(f"{key}.cubin"), cubin, zipfile.ZIP_DEFLATED)
-        said = {"arch": arch, "compiler": ".".join(map(str, compiler().version)), "kernels": index}
+        said = {"arch": arch, "compiler": ".".join(map(str, compiler().version)), "kernels": index, "layers": found.families}
         archive.writestr(zipfile.ZipInfo(INDEX), json.dumps(said, indent=1, sort_keys=True), zipfile.ZIP_DEFLATED)
     path = folder / archive_name(arch)
     beside = folder / f".{path.name}.new"

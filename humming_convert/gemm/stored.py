@@ -25,6 +25,8 @@ from humming_convert.manifest.read import rank_names, read_manifest
 from humming_convert.targets.environment import Environment, compiler_version
 from humming_convert.targets.table import Target, target_of
 
+STATIC = {"static_tensor": "input_scale", "static_tensor_dynamic_group": "input_scale_2"}  # the role that holds a static scale
+
 
 @dataclass(frozen=True)
 class StoredLayer:
@@ -50,6 +52,13 @@ class StoredLayer:
     def tensors(self) -> dict[str, NDArray[Any]]:
         read = reader("mmap")
         return {role: np.asarray(read(view)) for role, view in self.views.items()}
+
+    def given_scale(self) -> float:
+        """The static scale of the activations; 1 where the folder has none."""
+        role = STATIC.get(self.config["input_quant_mode"])
+        if role is None or role not in self.views:
+            return 1.0
+        return float(np.max(reader("mmap")(self.views[role]).astype(np.float64)))
 
     def reference(self, tensors: Mapping[str, NDArray[Any]]) -> Reference:
         return Reference(self.config, self.target, self.env, tensors)

@@ -1,19 +1,97 @@
-"""Which rows meet which expert: lists for tasks.cuh, so that each tile of rows has one expert.
+"""Which rows meet which expert: what tasks.cuh needs of a call, and how many tiles of rows there are at most.
 
-In: the expert of every row, which `contiguous` and `masked` make from counts.  Out: rows in the order of experts, each expert's filled up to
-whole tiles with -1, and a tile's expert. All three kinds of MoE go through the same lists.
+In: `Dense`, `Indexed`, `Contiguous` or `Masked`.  Out: Lists for a launch.  Contiguous and masked take the counts of rows as they are on the
+device: the kernel finds its expert by itself, and nothing waits for the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from humming_convert.gemm.device import Device
+
 Rows = NDArray[np.int32]
 NOBODY = -1  # the expert of a row that is not multiplied
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """rows, experts, room: TaskLists of tasks.cuh, on the device.  tiles: at most so many have rows."""
+
+    rows: Any
+    experts: Any
+    room: int
+    tiles: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """All rows by the only expert."""
+
+    name = "dense"
+
+    def each(self, m: int, experts: int) -> int:
+        """About how many rows an expert has."""
+        return m
+
+    def lists(self, device: Device, m: int, experts: int, tile_m: int) -> Lists:
+        return Lists(None, None, 0, -(-m // tile_m))
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """An expert for each row, on the host: [m]. Rows of NOBODY are not multiplied."""
+
+    expert_of_row: NDArray[Any]
+    name = "indexed"
+
+    def each(self, m: int, experts: int) -> int:
+        return -(-m // max(1, experts))
+
+    def lists(self, device: Device, m: int, experts: int, tile_m: int) -> Lists:
+        assert self.expert_of_row.shape == (m,) and self.expert_of_row.max(initial=-1) < experts, (self.expert_of_row.shape, m, experts)
+        rows, of_tile = indexed(self.expert_of_row, tile_m)
+        return Lists(device.put(rows), device.put(of_tile), 0, of_tile.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Contiguous:
+    """Rows of expert 0, then those of expert 1, ...: counts [experts], int32, of the host or the device. Rows beyond them are not multiplied."""
+
+    counts: Any
+    name = "contiguous"
+
+    def each(self, m: int, experts: int) -> int:
+        return -(-m // max(1, experts))
+
+    def lists(self, device: Device, m: int, experts: int, tile_m: int) -> Lists:
+        # every expert with rows may have one short tile
+        return Lists(None, device.counts(self.counts, experts), 0, m // tile_m + min(m, experts))
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """Room for m / experts rows of each expert, of which the first counts[e] are there: counts [experts], int32, of the host or the device."""
+
+    counts: Any
+    name = "masked"
+
+    def each(self, m: int, experts: int) -> int:
+        return m // experts
+
+    def lists(self, device: Device, m: int, experts: int, tile_m: int) -> Lists:
+        assert m % experts == 0, (m, experts)
+        room = m // experts
+        return Lists(None, device.counts(self.counts, experts), room, -(-room // tile_m) * experts)
+
+
+Task = Dense | Indexed | Contiguous | Masked
+GROUPED = (Indexed.name, Contiguous.name, Masked.name)
 
 
 def contiguous(counts: Sequence[int] | NDArray[Any]) -> Rows:

@@ -1,6 +1,6 @@
 """The tuning configuration: what changes speed only, for `struct Tuning` of the templates.
 
-In: how many rows there are.  Out: a Tuning.  The plain family has two sizes of tile; speed is not its aim.
+In: how many rows there are.  Out: a Tuning.  Each family has a `tuning` of its own; `Tuning.of` is the plain one's, whose aim is not speed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """threads: of a block.  tile_m: rows of a block (16, 32, 64).  tile_k: columns of K at a time."""
+    """threads: of a block.  tile_m: rows of a block.  tile_k: columns of K at a time.  stages: tiles of K in shared memory.
+    shared: bytes of shared memory that a launch asks for."""
 
     threads: int = 128
     tile_m: int = 16
     tile_k: int = 32
+    stages: int = 1
+    shared: int = 0
 
     @classmethod
     def of(cls, m: int) -> Tuning:

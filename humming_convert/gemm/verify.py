@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from humming_convert.gemm.cache import build_all
 from humming_convert.gemm.check import Checker, LayerCheck
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
+from humming_convert.gemm.families import PLAIN, Family, choose
 from humming_convert.gemm.layer import UnknownLayer
 from humming_convert.gemm.nvrtc import architecture
 from humming_convert.gemm.rewrite import rewrite
@@ -35,7 +36,6 @@ from humming_convert.standard.expr import Context, Weight
 from humming_convert.standard.lossy import Meter
 
 F64 = NDArray[np.float64]
-STATIC = {"static_tensor": "input_scale", "static_tensor_dynamic_group": "input_scale_2"}
 
 
 @dataclass(slots=True)
@@ -89,11 +89,12 @@ def verify_gpu(
     *,
     source: Path | None = None,
     sample: float | None = None,
+    kernels: Literal["plain", "chosen"] = "plain",
     record: bool = True,
     jobs: int | None = None,
     told: Callable[[str], None] = lambda _: None,
 ) -> GpuVerification:
-    """Checks a folder's packed layers. Refused if the folder or the source cannot be read; CompileError, NoDevice from below."""
+    """Checks a folder's packed layers. kernels: those of the referee, or those that `hc.load` chooses for each layer. Refused if the folder or the source cannot be read; CompileError, NoDevice from below."""
     found = GpuVerification(folder, device)
     every = list(stored_layers(folder))
     layers = chosen(every, sample)
@@ -102,7 +103,7 @@ def verify_gpu(
     checkers: list[tuple[StoredLayer, Checker]] = []
     for stored in layers:
         try:
-            checkers.append((stored, _checker(stored, device, from_source.get((stored.rank, stored.name)))))
+            checkers.append((stored, _checker(stored, device, from_source.get((stored.rank, stored.name)), kernels)))
         except UnknownLayer as unknown:
             found.findings.error("gpu-unknown-layer", f"the kernels cannot read this layer: {unknown}", layer=stored.name)
     wanted = {(s.name, s.generated): (s, architecture(device.sm)) for _, c in checkers for s in c.sources()}
@@ -112,20 +113,17 @@ def verify_gpu(
         checker.packed = stored.tensors()
         result = checker.check()
         checker.packed = {}
-        _tell(found, stored, result)
+        _tell(found, stored, result, checker.family)
         told(f"[{number + 1}/{len(checkers)}] {stored.name}: {'ok' if result.ok else 'WRONG'}")
     if record:
         _record(found)
     return found
 
 
-def _checker(stored: StoredLayer, device: Device, source: PlannedLayer | None) -> Checker:
+def _checker(stored: StoredLayer, device: Device, source: PlannedLayer | None, kernels: str) -> Checker:
     layer = stored.layer
     compute = Compute.of(layer, stored.config, sm=device.sm)
-    role = STATIC.get(stored.config["input_quant_mode"])
-    given = 1.0
-    if role is not None and role in stored.views:
-        given = float(np.max(reader("mmap")(stored.views[role]).astype(np.float64)))
+    family = choose(layer, compute, device.sm).family if kernels == "chosen" else PLAIN
 
     def weights(e: int) -> F64:
         if source is not None and not stored.entry["lossy"]:
@@ -135,7 +133,7 @@ def _checker(stored: StoredLayer, device: Device, source: PlannedLayer | None) -
     def bias(e: int) -> F64:
         return stored.reference({r: x for r, x in stored.tensors().items() if r == "bias"}).bias(e)
 
-    return Checker(device, layer, compute, {}, weights, bias, given)
+    return Checker(device, layer, compute, {}, weights, bias, stored.given_scale(), family=family)
 
 
 def _source_weights(folder: Path, source: Path) -> dict[tuple[int, str], PlannedLayer]:
@@ -163,7 +161,7 @@ def _dequantized(planned: PlannedLayer, e: int) -> F64:
     return dequantized(layer.form, weight.expert_codes(context, e), small, layer.stack_n, slice(0, layer.n))
 
 
-def _tell(found: GpuVerification, stored: StoredLayer, result: LayerCheck) -> None:
+def _tell(found: GpuVerification, stored: StoredLayer, result: LayerCheck, family: Family) -> None:
     for wrong in result.wrong:
         found.findings.add(
             Finding(
@@ -177,7 +175,7 @@ def _tell(found: GpuVerification, stored: StoredLayer, result: LayerCheck) -> No
                 count=wrong.count,
             )
         )
-    about = {"device": found.device.name, "sm": found.device.sm, "kernels": "mma_any"}
+    about = {"device": found.device.name, "sm": found.device.sm, "kernels": family.NAME}
     found.results[stored.rank, stored.name] = about | result.as_dict()
 
 

@@ -14,12 +14,13 @@ import numpy as np
 from emulation import Emulation
 
 from humming_convert.gemm.cache import KernelCache
-from humming_convert.gemm.check import as_float, half_bits
+from humming_convert.gemm.check import as_float, as_numbers, operand_bits
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device, bits
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.quantize_any import in_numpy
 from humming_convert.gemm.source import KernelSource
+from humming_convert.gemm.tasks import NOBODY, contiguous, masked
 
 
 def read_back(generated: str, name: str, cls: type) -> Any:
@@ -49,7 +50,13 @@ class FakeDevice(Device):
     def filled(self, shape: tuple[int, ...], dtype: str) -> Any:
         return np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
 
-    def launch(self, source: KernelSource, grid: Any, threads: int, arguments: Any) -> None:
+    def contiguous(self, x: Any) -> Any:
+        return np.ascontiguousarray(x)
+
+    def counts(self, counts: Any, experts: int) -> Any:
+        return np.asarray(counts, np.int32)
+
+    def launch(self, source: KernelSource, grid: Any, threads: int, arguments: Any, shared: int = 0) -> None:
         getattr(self, source.name)(source.generated, *arguments)
 
     def product_f64(self, generated: str, x: Any, w: Any, y: Any, magnitude: Any, m: int, n: int, k: int) -> None:
@@ -58,20 +65,19 @@ class FakeDevice(Device):
     def quantize_any(self, generated: str, x: Any, given: Any, q: Any, scale: Any, m: int) -> None:
         half = re.search(r"Half::(\w+)", generated)
         assert half is not None
-        numbers, scales = in_numpy(
-            as_float(x, half[1]), read_back(generated, "Compute", Compute), 1.0 if given is None else float(given[0])
-        )
-        q[:], scale[:] = half_bits(numbers, half[1]), scales
+        compute = read_back(generated, "Compute", Compute)
+        numbers, scales = in_numpy(as_float(x, half[1]), compute, 1.0 if given is None else float(given[0]))
+        q[:], scale[:] = operand_bits(numbers, compute.operand), scales
 
     def mma_any(self, generated: str, q: Any, *rest: Any) -> None:
-        *tensors, x_scale, rows, experts, y, m = rest
+        *tensors, x_scale, rows, experts, room, y, m = rest
         layer, compute = read_back(generated, "Layer", Layer), read_back(generated, "Compute", Compute)
         if layer not in self.emulations:
             (self.folder / str(len(self.emulations))).mkdir()
             self.emulations[layer] = Emulation([layer], self.folder / str(len(self.emulations)))
         names = ("weight", "weight_scale", "zero_point", "weight_scale_2", "bias")
         w, bias = self.emulations[layer](layer, {r: t for r, t in zip(names, tensors, strict=True) if t is not None})
-        x = as_float(q, layer.half).astype(np.float64)
+        x = as_numbers(q, compute.operand).astype(np.float64)
         if x_scale is not None:
             x = x * (np.repeat(x_scale, compute.act_group, axis=1)[:, : layer.k] if compute.act_group else x_scale)
         of_row = np.zeros(m, int)
@@ -79,6 +85,14 @@ class FakeDevice(Device):
             tile = rows.size // max(1, experts.size)
             of_row[:] = -1
             of_row[rows[rows >= 0]] = np.repeat(experts, tile)[rows >= 0]
+        elif compute.task == "contiguous":
+            of_row = np.pad(contiguous(experts), (0, m - int(experts.sum())), constant_values=NOBODY)
+        elif compute.task == "masked":
+            of_row = masked(experts, room)
         for r in range(m):
             if of_row[r] >= 0:
-                y[r] = (w[of_row[r], : layer.n, : layer.k] @ x[r] + bias[of_row[r], : layer.n]).astype(np.float32)
+                sums = (w[of_row[r], : layer.n, : layer.k] @ x[r] + bias[of_row[r], : layer.n]).astype(np.float32)
+                y[r] = sums if compute.output == "f32" else operand_bits(sums, compute.output)
+
+    def wgmma_sm90a(self, *arguments: Any) -> None:
+        self.mma_any(*arguments)

@@ -16,7 +16,7 @@ from humming_convert.gemm import tasks
 from humming_convert.gemm.check import Checker, as_float, random_rows, worst
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
-from humming_convert.gemm.mma_any import Multiplier
+from humming_convert.gemm.multiplier import Multiplier
 from humming_convert.gemm.source import kernel_source
 from humming_convert.gemm.tuning import Tuning
 

@@ -185,8 +185,8 @@ def test_copies_and_launches_are_asked_of_cupy(bits: int, library: ctypes.CDLL, 
         memory = np.full(nbytes + 8, 0xA5, np.uint8)
         return SimpleNamespace(ptr=gemm_device.address(memory), memory=memory)
 
-    def kernel(self: gemm_device.Device, source: KernelSource) -> Callable[..., None]:
-        def launch(grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
+    def kernel(self: gemm_device.Device, source: KernelSource, shared: int = 0) -> Callable[..., None]:
+        def launch(grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared_mem: int = 0) -> None:
             emulated = EmulatedQueue(EmulatedGpu(tmp_path, library), late=False)
             emulated.launch(source, grid, block[0], arguments)
 

@@ -174,6 +174,37 @@ def selected() -> list[Spec]:
     return [Spec(*row) for row in json.loads(SELECTED.read_text())]
 
 
+def fast_specs() -> dict[str, list[Spec]]:
+    """Layers that show each way in which a fast family multiplies: family -> layers of the GPU that it is for."""
+
+    def of(sm: int, seed: int, weight: str, kind: str, k: int, dtype: str, zero: str, act: str, param: str = "BF16") -> Spec:
+        return Spec(sm, False, param, weight, kind, k, 0, dtype, zero, "none", act, seed)
+
+    mx = ("group", 32, "float8e8m0", "none")
+    return {
+        "wgmma_sm90a": [
+            of(90, 1, "uint4", "group", 128, "", "none", "16"),
+            of(90, 2, "uint4", "group", 128, "", "int", "16", "F16"),
+            of(90, 5, "float4e2m1", *mx, "16"),
+            of(90, 4, "float8e4m3", "channel", 0, "", "none", "16"),
+            of(90, 5, "uint4", "group", 128, "", "none", "fp8"),
+            of(90, 7, "float4e2m1", *mx, "fp8"),
+            of(90, 7, "float8e4m3", "channel", 0, "", "none", "fp8"),
+            of(90, 8, "uint4", "group", 128, "", "int", "int8"),
+            of(90, 10, "uint8", "channel", 0, "", "none", "int8"),
+        ],
+        "mx_sm120a": [
+            *(of(120, i, w, *mx, "mxfp8") for i, w in enumerate(("float8e4m3", "float8e5m2", "float4e2m1", "float6e2m3", "float6e3m2"), 1)),
+            of(120, 7, "float4e2m1", *mx, "mxfp4"),
+        ],
+        "umma_sm100a": [
+            of(100, 1, "uint4", "group", 128, "", "none", "16"),
+            of(100, 2, "uint4", "group", 128, "", "int", "16", "F16"),
+            of(100, 5, "float4e2m1", *mx, "16"),
+        ],
+    }
+
+
 if __name__ == "__main__":
     rows = [json.dumps(list(asdict(spec).values())) for spec in select()]
     SELECTED.write_text("[\n" + ",\n".join(rows) + "\n]\n")

@@ -1,6 +1,6 @@
 """One command for a machine with a GPU: every layout and type multiplied and compared, planted single-bit errors looked for.
 
-    python tests/gpu/run_all.py [--out FILE.json] [--limit N] [--flips N] [--jobs N] [--match TEXT]
+    python tests/gpu/run_all.py [--family wgmma_sm90a] [--out FILE.json] [--limit N] [--flips N] [--jobs N] [--match TEXT]
 
 Prints a table of layout families: layers, weights compared one by one, largest error of a product over the sum of magnitudes, and of the
 planted errors: tried, caught, without effect on any value. Exit code 1 if a layer is wrong or an error that changes a value is not caught.
@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,28 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "layouts"), str(HERE.parent.parent)
 import numpy as np  # noqa: E402
 from cases import Case, Spec, selected  # noqa: E402
 
+from humming_convert.gemm import tasks  # noqa: E402
 from humming_convert.gemm.cache import build_all  # noqa: E402
-from humming_convert.gemm.check import ROWS, Checker, LayerCheck, as_float, random_rows  # noqa: E402
+from humming_convert.gemm.check import ROWS, Checker, LayerCheck, as_float, half_bits, random_rows  # noqa: E402
 from humming_convert.gemm.device import Device, bits, open_device  # noqa: E402
-from humming_convert.gemm.mma_any import Multiplier  # noqa: E402
+from humming_convert.gemm.families import FAMILIES, PLAIN, Family, named  # noqa: E402
+from humming_convert.gemm.multiplier import Multiplier, source_of  # noqa: E402
 from humming_convert.gemm.nvrtc import architecture, compiler  # noqa: E402
 from humming_convert.gemm.reference import Reference  # noqa: E402
+from humming_convert.gemm.source import KernelSource  # noqa: E402
+
+
+def reason_against(spec: Spec, device: Device, family: Family) -> str | None:
+    recipe = spec.recipe()
+    assert recipe is not None
+    case = Case.of(spec, recipe, device.sm)
+    return family.why_not(case.layer, case.compute, device.sm)
 
 
 class Subject:
     """One case, with what it stands for before anything is planted."""
 
-    def __init__(self, spec: Spec, device: Device) -> None:
+    def __init__(self, spec: Spec, device: Device, family: Family = PLAIN) -> None:
         packed = spec.packed()
         self.case = case = Case.of(spec, packed.recipe, device.sm)
         self.packed = {role: np.ascontiguousarray(x) for role, x in packed.tensors.items()}
@@ -46,6 +56,7 @@ class Subject:
         self.bias = [first.bias(e) for e in range(experts)]
         given = 0.25 if case.compute.act_mode == "fixed" else 0.01
         self.checker = Checker(device, case.layer, case.compute, self.packed, self.weights.__getitem__, self.bias.__getitem__, given)
+        self.checker.family = family
 
     def reference(self, packed: dict[str, Any]) -> Reference:
         recipe = self.case.recipe
@@ -89,16 +100,48 @@ def half_output_agrees(subject: Subject, device: Device) -> bool:
     x = device.put(random_rows(33, layer.k, layer.half, rng))
     experts = rng.integers(0, layer.experts, 33) if layer.experts else None
     given = checker.given if checker.compute.wants_given_scale else None
-    wide = device.get(Multiplier.of(device, layer, checker.compute, subject.packed, given)(x, experts))
-    narrow = device.get(Multiplier.of(device, layer, replace(checker.compute, output=layer.half), subject.packed, given)(x, experts))
-    from humming_convert.gemm.check import half_bits
-
+    about: dict[str, Any] = {"packed": subject.packed, "given": given, "family": checker.family}
+    wide = device.get(Multiplier.of(device, layer, checker.compute, **about)(x, experts))
+    narrow = device.get(Multiplier.of(device, layer, replace(checker.compute, output=layer.half), **about)(x, experts))
     with np.errstate(all="ignore"):
         return np.array_equal(as_float(half_bits(wide, layer.half), layer.half), as_float(narrow, layer.half), equal_nan=True)
 
 
+GROUPED_ROWS = (5, 40)  # most rows of an expert
+
+
+def grouped_sources(subject: Subject) -> list[KernelSource]:
+    layer, checker = subject.case.layer, subject.checker
+    if not layer.experts:
+        return []
+    return [source_of(checker.family, layer, checker.compute, most, task) for most in GROUPED_ROWS for task in tasks.GROUPED]
+
+
+def groups_agree(subject: Subject, device: Device) -> bool:
+    """Contiguous rows and room for rows give what the same rows give with an expert for each."""
+    layer, checker = subject.case.layer, subject.checker
+    rng = np.random.default_rng(6)
+    given = checker.given if checker.compute.wants_given_scale else None
+    multiplier = Multiplier.of(device, layer, checker.compute, subject.packed, given, checker.family)
+    for most in GROUPED_ROWS:
+        counts = rng.integers(0, most + 1, layer.experts)
+        x = device.put(random_rows(most * layer.experts, layer.k, layer.half, rng))
+        for task, of_row in (
+            (
+                tasks.Contiguous(counts),
+                np.pad(tasks.contiguous(counts), (0, most * layer.experts - counts.sum()), constant_values=tasks.NOBODY),
+            ),
+            (tasks.Masked(counts), tasks.masked(counts, most)),
+        ):
+            have, want = device.get(multiplier(x, task)), device.get(multiplier(x, of_row))
+            if not np.array_equal(bits(have), bits(want)) or np.isnan(have[of_row >= 0]).all(axis=1).any():
+                return False
+    return True
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--family", default="mma_any", choices=[f.NAME for f in FAMILIES])
     parser.add_argument("--out")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--flips", type=int, default=6)
@@ -109,17 +152,22 @@ def main() -> int:
     start = time.monotonic()
     device = open_device()
     arch = architecture(device.sm)
+    family = named(asked.family)
     specs = [s for s in selected() if asked.match in s.name]
+    left = Counter(reason for s in specs if (reason := reason_against(s, device, family)) is not None)
+    specs = [s for s in specs if reason_against(s, device, family) is None]
     if asked.limit:
         specs = specs[:: max(1, len(specs) // asked.limit)][: asked.limit]
-    tested = [Subject(spec, device) for spec in specs]
+    tested = [Subject(spec, device, family) for spec in specs]
     made = time.monotonic()
-    wanted = {(s.generated, s.name): (s, arch) for t in tested for s in t.checker.sources()}
+    wanted = {(s.generated, s.name): (s, arch) for t in tested for s in [*t.checker.sources(), *grouped_sources(t)]}
     build_all(device.cache, list(wanted.values()), asked.jobs)
     built = time.monotonic()
     print(
         f"{device.name} {arch}, NVRTC {compiler().version}: {len(tested)} layers made in {made - start:.0f} s, {len(wanted)} kernels in {built - made:.0f} s"
     )
+    for reason, count in left.items():
+        print(f"{count} layers are not for {family.NAME}: {reason}")
 
     # --- Layers
     table: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(int))
@@ -136,6 +184,10 @@ def main() -> int:
             by_rows[m] = max(by_rows[m], error)
         if number % 10 == 0 and not half_output_agrees(t, device):
             wrong.append({"layer": t.case.name, "what": ["16-bit results are not the rounded float32 results"]})
+        if t.case.layer.experts:
+            row["grouped"] += 1
+            if not groups_agree(t, device):
+                wrong.append({"layer": t.case.name, "what": ["grouped rows are not what indexed rows are"]})
         if found.ok:
             row["right"] += 1
             good.append(t)
@@ -167,7 +219,7 @@ def main() -> int:
     print(f"planted in {time.monotonic() - checked:.0f} s; {left_out} left out for time; {len(missed)} missed")
     for line in missed[:20]:
         print("MISSED", line)
-    heads = ("layers", "right", "weights", "max_error", "tried", "caught", "no value changed")
+    heads = ("layers", "right", "grouped", "weights", "max_error", "tried", "caught", "no value changed")
     print(f"{'family':28}" + "".join(f"{h:>18}" for h in heads))
     for family, row in sorted(table.items()):
         print(f"{family:28}" + "".join(f"{row[h]:18.2e}" if h == "max_error" else f"{int(row[h]):18d}" for h in heads))

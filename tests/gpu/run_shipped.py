@@ -19,15 +19,21 @@ from humming_convert.gemm import cache, nvrtc
 from humming_convert.gemm.check import as_float, half_bits, random_rows
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device, open_device
-from humming_convert.gemm.mma_any import Multiplier, sources
+from humming_convert.gemm.families import Choice, choose
+from humming_convert.gemm.multiplier import Multiplier, sources
 from humming_convert.gemm.shipped import archives, unpack
 from humming_convert.gemm.stored import StoredLayer, stored_layers
 
 
+def chosen(device: Device, stored: StoredLayer, output: str) -> tuple[Compute, Choice]:
+    compute = Compute.of(stored.layer, stored.config, sm=device.sm, output=output)
+    return compute, choose(stored.layer, compute, device.sm)
+
+
 def results(device: Device, stored: StoredLayer, output: str) -> list[np.ndarray]:
     layer = stored.layer
-    compute = Compute.of(layer, stored.config, sm=device.sm, output=output)
-    multiplier = Multiplier.of(device, layer, compute, stored.tensors(), 0.1 if compute.wants_given_scale else None)
+    compute, choice = chosen(device, stored, output)
+    multiplier = Multiplier.of(device, layer, compute, stored.tensors(), 0.1 if compute.wants_given_scale else None, choice.family)
     rng, out = np.random.default_rng(1), []
     for m in (1, 64):
         experts = rng.integers(0, layer.experts, m) if layer.experts else None
@@ -46,14 +52,23 @@ def main(folder: Path) -> int:
     nvrtc.compiler = cache.compiler = none  # type: ignore[assignment]
     start, wrong = time.perf_counter(), 0
     for s in layers:
-        compute = Compute.of(s.layer, s.config, sm=device.sm, output=s.layer.half)
-        for source in sources(s.layer, compute):
+        compute, choice = chosen(device, s, s.layer.half)
+        for source in sources(s.layer, compute, choice.family):
             device.function(source)
     loaded = time.perf_counter() - start
+    start = time.perf_counter()
+    first = next(iter(layers))
+    compute, choice = chosen(device, first, first.layer.half)
+    again = open_device(cache.KernelCache(shipped=device.cache.shipped))
+    for source in sources(first.layer, compute, choice.family):
+        again.function(source)
+    one = time.perf_counter() - start
     for s in layers:
         for have, wide in zip(results(device, s, s.layer.half), compiled[s.rank, s.name], strict=True):
             wrong += not np.array_equal(as_float(have, s.layer.half), as_float(half_bits(wide, s.layer.half), s.layer.half))
-    print(f"{len(layers)} layers, {len(device.functions)} shipped kernels loaded in {loaded * 1000:.1f} ms, {wrong} results differ")
+    print(
+        f"{len(layers)} layers, {len(device.functions)} shipped kernels loaded in {loaded * 1000:.1f} ms, those of one layer in {one * 1000:.1f} ms, {wrong} results differ"
+    )
     return int(bool(wrong))
 
 

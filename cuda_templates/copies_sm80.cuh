@@ -1,0 +1,24 @@
+// Copies from global to shared memory that go on while a block computes: cp.async, 16 bytes at a time (sm_80 and newer).
+#pragma once
+
+#include "config.cuh"
+
+namespace hc {
+
+HC_FN u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+
+// 16 bytes, or zeros: `from` is not read then.
+HC_FN void copy_16(u32 to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+
+// Closes a group of copies; groups end in order.
+HC_FN void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Until at most kOpen groups of this thread are under way.
+template <int kOpen>
+HC_FN void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
+}
+
+}  // namespace hc

@@ -1,0 +1,154 @@
+// From the codes of a register to what tensor cores multiply: two 16-bit floats, four E4M3 or four 8-bit integers, all at once.
+// In: codes of fragments.cuh, the zero point of their row.  Out: operands whose number times `operand_unit` is the weight's, exactly.
+//
+//   16-bit   an integer below 2^10 (2^7) is the fraction of 1024 (128): one subtraction leaves code - zero point; a float's fields are moved
+//            to their place and its exponent is mended by a multiplication
+//   E4M3     bytes 0 .. 16 count in steps of 2^-9: an integer is its own byte; smaller floats are moved
+//   8 bits   code - zero point; E2M1 counts in halves
+//
+// Facts: layouts.md 1, 5.0 (maps).
+#pragma once
+
+#include "codes.cuh"
+#include "fragments.cuh"
+#include "halves.cuh"
+
+namespace hc {
+
+// The bytes of ones where `bits` (0 or 1 in each byte) has a 1.
+HC_FN u32 spread_bytes(u32 bits) { return bits * 255u; }
+
+// What a number of `operand` has to be multiplied by. Powers of two.
+template <class L, Operand kOperand>
+HC_FN constexpr float operand_unit() {
+  if constexpr (kOperand == Operand::e4m3) {
+    if constexpr (L::kind == Kind::offset_binary || L::exponent == 0) {
+      return 512;
+    } else {
+      return float(1 << (8 - (1 << (L::exponent - 1))));  // biases: 7 and 2^(exponent - 1) - 1
+    }
+  }
+  return kOperand == Operand::s8 && L::kind == Kind::floating ? 0.5f : 1.0f;
+}
+
+// NaN and infinity of a float type, as those of the 16-bit one; `magnitudes` without sign.
+template <class L, Half kHalf>
+HC_FN u32 special_bits(u32 magnitudes) {
+  if constexpr (L::special == Special::none) {
+    return 0;
+  } else {
+    constexpr u32 kStep = L::special == Special::e4m3_nan ? 1 : 1u << L::mantissa, kTop = 1u << (L::exponent + L::mantissa);
+    constexpr u32 kAll = L::special == Special::e4m3_nan ? 0x7FFF : kHalf == Half::f16 ? 0x7C00 : 0x7F80;
+    const u32 over = (magnitudes + in_each<16>(kStep)) & in_each<16>(kTop);  // carries out where every bit, or the whole exponent, is 1
+    return (over >> (L::exponent + L::mantissa)) * kAll;
+  }
+}
+
+// zero: of the row; without zero points the midpoint.
+template <class L, Half kHalf>
+HC_FN u32 half_operand(u32 codes, u32 zero) {
+  constexpr int B = L::bits, kFraction = kHalf == Half::f16 ? 10 : 7;
+  constexpr u32 kOne = kHalf == Half::f16 ? 0x6400 : 0x4300;  // 1024; 128: a step is 1
+  if constexpr (L::kind == Kind::offset_binary && L::map == CodeMap::none) {
+    static_assert(B <= kFraction, "codes are fractions");
+    return subtract_two<kHalf>(codes | in_each<16>(kOne), in_each<16>(kOne | zero));
+  } else if constexpr (L::kind == Kind::offset_binary) {
+    // c >= z was stored as c - z, others as top - c: bfloat16 beside wide codes. c - z, one by one
+    u32 out = 0;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const int stored = codes >> (16 * h) & 0xFFFF, top = (1 << B) - 1;
+      const int number = stored + int(zero) <= top ? stored : top - stored - int(zero);
+      out |= u32(to_half<kHalf>(float(number))) << (16 * h);
+    }
+    return out;
+  } else {
+    constexpr int kMagnitude = L::exponent + L::mantissa;
+    const u32 magnitudes = codes & in_each<16>((1u << kMagnitude) - 1);
+    const u32 signs = L::has_sign ? (codes << (15 - kMagnitude)) & in_each<16>(0x8000) : 0u;
+    if constexpr (L::exponent == 0) return subtract_two<kHalf>(magnitudes | in_each<16>(kOne), in_each<16>(kOne)) ^ signs;
+    static_assert(L::mantissa <= kFraction && L::exponent <= 5, "fields fit");
+    const u32 moved = magnitudes << (kFraction - L::mantissa);
+    constexpr int kBias = L::exponent ? (1 << (L::exponent ? L::exponent - 1 : 0)) - 1 : 0, kMend = (kHalf == Half::f16 ? 15 : 127) - kBias;
+    constexpr u32 kFactor = kHalf == Half::f16 ? u32(15 + kMend) << 10 : u32(127 + kMend) << 7;
+    const u32 numbers = kMend ? multiply_two<kHalf>(moved, in_each<16>(kFactor)) : moved;
+    return numbers | special_bits<L, kHalf>(magnitudes) | signs;
+  }
+}
+
+template <class L>
+HC_FN u32 e4m3_operand(u32 codes, u32 zero) {
+  constexpr int B = L::bits;
+  if constexpr (L::kind == Kind::offset_binary && L::map == CodeMap::midpoint) {
+    // the top bit is a sign; -1 is stored as sign and 0
+    static_assert(B <= 5, "integers of E4M3 end at 16");
+    const u32 negative = codes >> (B - 1) & in_each<8>(1);
+    return ((codes & in_each<8>((1u << (B - 1)) - 1)) + negative) | negative << 7;
+  } else if constexpr (L::kind == Kind::offset_binary) {
+    // stored + zero beyond the top: the number is -(stored + zero - top)
+    static_assert(L::map == CodeMap::zero_point && B <= 4, "integers of E4M3 end at 16");
+    // bit 7 of `over` says so, also for a zero point that is no code: such damage must show
+    const u32 over = codes + in_each<8>(1) * (zero + 128 - (1u << B)), negative = over >> 7 & in_each<8>(1), mask = spread_bytes(negative);
+    const u32 below = (over & in_each<8>(0x7F)) + in_each<8>(1);
+    return (codes & ~mask) | (below & mask) | negative << 7;
+  } else {
+    constexpr int kMagnitude = L::exponent + L::mantissa;
+    static_assert(L::exponent == 0 ? L::mantissa <= 4 : L::exponent <= 4 && L::mantissa <= 3, "E4M3 holds the type");
+    constexpr int kMove = L::exponent == 0 ? 0 : 3 - L::mantissa;
+    const u32 magnitudes = codes & in_each<8>((1u << kMagnitude) - 1);
+    return magnitudes << kMove | (L::has_sign ? (codes << (7 - kMagnitude)) & in_each<8>(0x80) : 0u);
+  }
+}
+
+// Fused E2M1 in mode 2: the low bits are in order, so that they choose among eight bytes; signs lie where register r wants them (layouts.md 5.2).
+template <int r>
+HC_FN u32 e4m3_of_mode2(u32 word) {
+  const u32 numbers = byte_permute(0x0C080400u, 0x1C181410u, (r / 2 ? word >> 16 : word) & 0x7777u);
+  return numbers | ((r / 2 ? word : word << 4) & 0x80808080u);
+}
+
+template <class L>
+HC_FN u32 s8_operand(u32 codes, u32 zero) {
+  if constexpr (L::kind == Kind::offset_binary) {
+    if constexpr (L::bits == 8 && L::sign_flip) return codes;  // two's complement already
+    const u32 from = L::sign_flip ? codes ^ in_each<8>(1u << (L::bits - 1)) : codes;
+    // bit 7 keeps a byte from borrowing of the next
+    return ((from | 0x80808080u) - in_each<8>(1) * zero) ^ 0x80808080u;
+  } else {
+    static_assert(L::exponent == 2 && L::mantissa == 1, "E2M1 in halves");
+    const u32 low = codes & 0x07070707u, pairs = low | low >> 4, which = byte_permute(pairs, 0, 0x0020u) & 0xFFFFu;
+    const u32 halves = byte_permute(0x03020100u, 0x0C080604u, which), mask = spread_bytes(codes >> 3 & 0x01010101u);
+    const u32 minus = (0x80808080u - halves) ^ 0x80808080u;
+    return (halves & ~mask) | (minus & mask);
+  }
+}
+
+// Register r of row tile i of a lane.
+template <class L, Operand kOperand, int i, int r>
+HC_FN u32 operand(const LaneWords<L>& from, int lane, u32 zero) {
+  if constexpr (L::interleave == Interleave::mode2) {
+    static_assert(kOperand == Operand::e4m3 && L::bits == 4, "mode 2 is fused E2M1 beside E4M3");
+    return e4m3_of_mode2<r>(from.template whole<i, r>());
+  } else {
+    const u32 codes = from.template codes<i, r>(lane);
+    if constexpr (kOperand == Operand::e4m3) {
+      return e4m3_operand<L>(codes, zero);
+    } else if constexpr (kOperand == Operand::s8) {
+      return s8_operand<L>(codes, zero);
+    } else {
+      return half_operand<L, kOperand == Operand::f16 ? Half::f16 : Half::bf16>(codes, zero);
+    }
+  }
+}
+
+// The zero point that `operand` wants for row n and the columns from k on: a power of two columns that share it.
+template <class L>
+HC_FN u32 operand_zero(const void* zero_point, int n, int k) {
+  if constexpr (L::zero == Zero::integer) {
+    return u32(integer_zero<L>(zero_point, n, L::map == CodeMap::zero_point ? map_column<L>(k) : weight_group<L>(k)));
+  } else {
+    return 1u << (L::bits - 1);
+  }
+}
+
+}  // namespace hc

@@ -1,0 +1,81 @@
+// wgmma of one warpgroup: 64 rows x kN columns, 32 bytes of K, A from registers, B from shared memory, float32 or int32 sums.
+//
+//   lane = 4 * g + t of warp w holds   A: rows 16 w + g, + 8: four registers as in fragments.cuh
+//                                      sums: d[4 j + c]: row 16 w + g + 8 (c / 2), column 8 j + 2 t + c % 2
+//   B: kN rows of 128 bytes of K, chunks of 16 bytes exchanged within eight rows: chunk c of row r lies at c ^ r % 8 (128-byte swizzle)
+//
+// Registers of a multiplication under way must not be touched; what was written to before needs `ready`.
+#pragma once
+
+#include "config.cuh"
+
+namespace hc {
+
+// Writes to shared memory by ordinary instructions and cp.async, seen by wgmma: in each writing thread, before the barrier.
+HC_FN void publish_to_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+HC_FN void ready() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+HC_FN void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+HC_FN void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+// Keeps the compiler from moving reads or writes of sums across this place: it does not know that products are under way.
+template <int kCount>
+HC_FN void pin(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int kCount>
+HC_FN void pin(int (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i++) asm volatile("" : "+r"(d[i])::"memory");
+}
+
+// Computes operands here, while products are under way, and not after the wait where they are used.
+template <int kSteps>
+HC_FN void pin(u32 (&a)[kSteps][4]) {
+#pragma unroll
+  for (int i = 0; i < kSteps; i++) asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
+}
+
+// B at `address` (start of its rows, a multiple of 1024, plus 32 for each step of K): eight rows are 1024 bytes, 128-byte swizzle.
+HC_FN u64 describe_rows(u32 address) {
+  constexpr u64 kRowsOf8 = 1024 >> 4, kSwizzle128 = 1;
+  return u64((address & 0x3FFFF) >> 4) | u64(1) << 16 | kRowsOf8 << 32 | kSwizzle128 << 62;
+}
+
+#define HC_SUMS_4 "%0,%1,%2,%3"
+#define HC_SUMS_8 HC_SUMS_4 ",%4,%5,%6,%7"
+#define HC_SUMS_16 HC_SUMS_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define HC_SUMS_32 HC_SUMS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define HC_OUT_4(C, i) C(d[i]), C(d[i + 1]), C(d[i + 2]), C(d[i + 3])
+#define HC_OUT_8(C, i) HC_OUT_4(C, i), HC_OUT_4(C, i + 4)
+#define HC_OUT_16(C, i) HC_OUT_8(C, i), HC_OUT_8(C, i + 8)
+#define HC_OUT_32(C, i) HC_OUT_16(C, i), HC_OUT_16(C, i + 16)
+#define HC_WGMMA(SHAPE, TAIL, C, COUNT, A0, A1, A2, A3, B, ADD)                                                        \
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, " ADD ", 0; wgmma.mma_async.sync.aligned." SHAPE " {" HC_SUMS_##COUNT   \
+               "}, {" A0 "," A1 "," A2 "," A3 "}, " B ", p" TAIL "; }"                                                 \
+               : HC_OUT_##COUNT(C, 0)                                                                                  \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)))
+#define HC_WGMMA_OF(TYPES, STEP, TAIL, C)                                                                              \
+  do {                                                                                                                 \
+    if constexpr (kN == 8) HC_WGMMA("m64n8" STEP TYPES, TAIL, C, 4, "%4", "%5", "%6", "%7", "%8", "%9");               \
+    if constexpr (kN == 16) HC_WGMMA("m64n16" STEP TYPES, TAIL, C, 8, "%8", "%9", "%10", "%11", "%12", "%13");         \
+    if constexpr (kN == 32) HC_WGMMA("m64n32" STEP TYPES, TAIL, C, 16, "%16", "%17", "%18", "%19", "%20", "%21");      \
+    if constexpr (kN == 64) HC_WGMMA("m64n64" STEP TYPES, TAIL, C, 32, "%32", "%33", "%34", "%35", "%36", "%37");      \
+  } while (0)
+
+// d = a * b^T, added to d where `add`. One step of K: 16 columns of 16 bits or 32 of 8 bits.
+template <Operand kOperand, int kN>
+HC_FN void wgmma(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool add) {
+  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64, "rows of x in a tile");
+  if constexpr (kOperand == Operand::f16) HC_WGMMA_OF(".f32.f16.f16", "k16", ", 1, 1, 0", "+f");
+  if constexpr (kOperand == Operand::bf16) HC_WGMMA_OF(".f32.bf16.bf16", "k16", ", 1, 1, 0", "+f");
+  if constexpr (kOperand == Operand::e4m3) HC_WGMMA_OF(".f32.e4m3.e4m3", "k32", ", 1, 1", "+f");
+}
+template <Operand kOperand, int kN>
+HC_FN void wgmma(int (&d)[kN / 2], const u32 (&a)[4], u64 b, bool add) {
+  static_assert(kOperand == Operand::s8, "int32 sums are of 8-bit integers");
+  if constexpr (kOperand == Operand::s8) HC_WGMMA_OF(".s32.s8.s8", "k32", "", "+r");
+}
+
+}  // namespace hc

@@ -1,0 +1,91 @@
+"""A packed layer on a device, multiplied by a kernel family.
+
+In: packed tensors, rows.  Out: y = x * W^T with scales and bias, [rows, n].  Activations are quantized first where the mode wants that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from humming_convert.gemm import quantize_any
+from humming_convert.gemm.compute import Compute
+from humming_convert.gemm.device import Device
+from humming_convert.gemm.families import PLAIN, Family
+from humming_convert.gemm.layer import Layer
+from humming_convert.gemm.source import KernelSource, kernel_source
+from humming_convert.gemm.tasks import GROUPED, Dense, Indexed, Task
+
+ROLES = ("weight", "weight_scale", "zero_point", "weight_scale_2", "bias")
+BYTES = {"f32": "float32", "f16": "uint16", "bf16": "uint16"}
+
+
+def source_of(family: Family, layer: Layer, compute: Compute, rows: int, task: str | None = None) -> KernelSource:
+    """The kernel for about so many rows an expert.  task: that of `compute` if None."""
+    fitted = replace(family.fitted(layer, compute), task=task or compute.task)
+    return kernel_source(family.NAME, layer, fitted, family.tuning(layer, fitted, rows))
+
+
+def sources(layer: Layer, compute: Compute, family: Family = PLAIN) -> list[KernelSource]:
+    """Every kernel that such a layer needs, for any number of rows and any task."""
+    tasks = GROUPED if layer.experts else (Dense.name,)
+    out = [source_of(family, layer, compute, m, task) for task in tasks for m in family.ROWS]
+    if compute.quantizes:
+        out.append(quantize_any.source(layer, family.fitted(layer, compute)))
+    return list(dict.fromkeys(out))
+
+
+@dataclass(slots=True)
+class Multiplier:
+    """A packed layer on a device. `given`: static input scale on the device, where the mode has one."""
+
+    device: Device
+    layer: Layer
+    compute: Compute
+    tensors: Mapping[str, Any]
+    given: Any = None
+    family: Family = PLAIN
+
+    @classmethod
+    def of(
+        cls,
+        device: Device,
+        layer: Layer,
+        compute: Compute,
+        packed: Mapping[str, NDArray[Any]],
+        given: float | None = None,
+        family: Family = PLAIN,
+    ) -> Multiplier:
+        tensors = {role: device.put(packed[role]) for role in ROLES if role in packed}
+        scale = None if given is None else device.put(np.asarray([given], np.float32))
+        return cls(device, layer, family.fitted(layer, compute), tensors, scale, family)
+
+    def quantize(self, x: Any) -> tuple[Any, Any]:
+        """Rows [m, k] as uint16 on the device -> operands and scales; x itself where nothing is quantized."""
+        if not self.compute.quantizes:
+            return x, None
+        return quantize_any.launch(self.device, self.layer, self.compute, x, self.given)
+
+    def multiply(self, q: Any, scale: Any, task: Task | NDArray[Any] | None = None) -> Any:
+        """Operands and scales of `quantize` -> y on the device. task: with experts; an array is the expert of each row. Rows that no
+        expert multiplies stay NaN."""
+        layer, m = self.layer, q.shape[0]
+        if not isinstance(task, Task):
+            task = Dense() if task is None else Indexed(task)
+        compute, experts = replace(self.compute, task=task.name), max(1, layer.experts)
+        tuning = self.family.tuning(layer, compute, task.each(m, experts))
+        y = self.device.filled((m, layer.n), BYTES[compute.output])
+        lists = task.lists(self.device, m, experts, tuning.tile_m)
+        if lists.tiles:
+            source = kernel_source(self.family.NAME, layer, compute, tuning)
+            arguments = (q, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
+            grid = (-(-layer.n // self.family.tile_n(tuning)), lists.tiles)
+            self.device.launch(source, grid, tuning.threads, arguments, tuning.shared)
+        return y
+
+    def __call__(self, x: Any, task: Task | NDArray[Any] | None = None) -> Any:
+        return self.multiply(*self.quantize(x), task)

@@ -1,0 +1,68 @@
+"""Whole words turned into operands give the numbers that codes read one by one give, for every layer that the Hopper family takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import Case, Spec, fast_specs, selected
+from emulation import COMPILER
+from operand_emulation import OperandEmulation
+
+from humming_convert.gemm import mx_sm120a, wgmma_sm90a
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+
+
+def taken() -> list[tuple[Spec, Case]]:
+    """Layers of every target whose bytes the Hopper family reads."""
+    out = []
+    for spec in selected():
+        recipe = spec.recipe()
+        assert recipe is not None
+        case = Case.of(spec, recipe, 90)
+        if wgmma_sm90a.why_not(case.layer, case.compute, 90) is None:
+            out.append((spec, case))
+    return out
+
+
+def assert_equal_numbers(cases: list[tuple[Spec, Case]], folder: Path) -> int:
+    wanted = [(case.layer, wgmma_sm90a.fitted(case.layer, case.compute).operand) for _, case in cases]
+    emulate = OperandEmulation(wanted, folder)
+    for (spec, _), (layer, operand) in zip(cases, wanted, strict=True):
+        one_by_one, whole = emulate(layer, operand, spec.packed().tensors)
+        np.testing.assert_array_equal(whole, one_by_one, err_msg=spec.name)
+    return len(cases)
+
+
+@needs_compiler
+def test_whole_words_give_the_numbers_of_single_codes(tmp_path: Path) -> None:
+    assert assert_equal_numbers(taken()[::8], tmp_path) > 20
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_whole_words_give_the_numbers_of_single_codes_in_every_layer(tmp_path: Path) -> None:
+    assert assert_equal_numbers(taken(), tmp_path) > 150
+
+
+def block_scaled() -> list[tuple[Spec, Case]]:
+    """Layers of sm_120 that the block-scaled family takes: codes of every type that its instructions have."""
+    out = []
+    for spec in fast_specs()["mx_sm120a"]:
+        recipe = spec.recipe()
+        assert recipe is not None
+        case = Case.of(spec, recipe, 120)
+        assert mx_sm120a.why_not(case.layer, case.compute, 120) is None, spec.name
+        out.append((spec, case))
+    return out
+
+
+@needs_compiler
+def test_registers_of_block_scaled_layers_hold_the_codes_of_their_rows_and_columns(tmp_path: Path) -> None:
+    cases = block_scaled()
+    emulate = OperandEmulation([(case.layer, "e2m1") for _, case in cases], tmp_path)
+    for spec, case in cases:
+        one_by_one, whole = emulate(case.layer, "e2m1", spec.packed().tensors)
+        np.testing.assert_array_equal(whole, one_by_one, err_msg=spec.name)
