@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from humming_convert.plan.types import PlainTensor, PlannedLayer
-from humming_convert.proof.stream import WINDOW, streams
+from humming_convert.proof.stream import WINDOW, held_whole, streams
 from humming_convert.standard.expr import Stored, Weight
 
+LEAST = 200_000_000  # bytes for all workers together, whatever the process has already
 ALLOWED = 400_000_000  # bytes beside the largest fused layer, all workers together
 WINDOWS = 3 * 4 * WINDOW  # bytes of a worker's windows: source, packed words (read back in place), and what a last window is larger by
 REFERENCE = 12  # bytes a code of an expert that the numpy reference takes: codes, their copies, wide integers while packing
@@ -41,8 +42,8 @@ def need(item: PlannedLayer | PlainTensor, windows: int = 1) -> int:
     small = sum(v.nbytes for role, e in item.layer.tensors.items() if role != "weight" for v in {v.name: v for v in e.reads()}.values())
     small += sum(t.nbytes for role, t in item.outputs.items() if role != "weight")
     if item.recipe is not None and streams(item.recipe, weight):
-        # a window of a packing whose rows are long needs the whole part (proof/stream.py)
-        return windows * WINDOWS + SMALL * small + sum(b.n * b.k * b.bits // 8 for _, b in weight.of_expert(0))
+        whole = sum(held_whole(item.recipe.weight, block) for _, block in weight.of_expert(0))
+        return windows * WINDOWS + SMALL * small + whole
     return SMALL * small + weight.n * weight.k * REFERENCE
 
 
@@ -52,11 +53,14 @@ def fused_bytes(item: PlannedLayer | PlainTensor) -> int:
 
 def allowed(items: list[PlannedLayer | PlainTensor], asked: int | None, limit: int | None, base: int, driver: int = 0) -> int:
     """Bytes that workers may take together. asked: `--max-memory`; limit: of the cgroup; base: what the process has already;
-    driver: what a GPU's driver has of that, which only the cgroup counts."""
+    driver: what a GPU's driver has of that, which only the cgroup counts. A process that has much of its own already (a notebook) still gives
+    workers LEAST, if no limit was asked for or found."""
     most = driver + (asked if asked is not None else ALLOWED + max(map(fused_bytes, items), default=0))
+    least = LEAST if asked is None else 0
     if limit is not None:
         most = min(most, int(limit * SHARE))
-    return max(most - base, 0)
+        least = min(least, int(limit * SHARE) - base)
+    return max(most - base, least, 0)
 
 
 class Budget:

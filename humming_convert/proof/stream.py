@@ -54,6 +54,14 @@ def large(weight: Weight) -> bool:
     return weight.n * weight.k * (weight.experts or 1) >= SMALL
 
 
+def held_whole(recipe: WeightRecipe, block: CodeBlock) -> int:
+    """Bytes of a block's stored part if windows need all of it at once, 0 if each window reads its own (`_piece`)."""
+    part, shape = block.whole, block.view.at(block.index).shape
+    by_columns = block.packing in ("gptq", "awq") and len(shape) == 2 and recipe.place != "raw"
+    by_rows = block.packing in ("rows", "signed_rows") and recipe.place == "raw" and (part.k, shape[0]) == (block.k, part.n)
+    return 0 if by_columns or by_rows else part.n * part.k * block.bits // 8
+
+
 def small_passes(weight: Weight) -> SmallPasses:
     """What goes over a layer's scales: compiled passes, or for small layers the references."""
     return passes.SMALL_PASSES if large(weight) else REFERENCE

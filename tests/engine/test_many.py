@@ -262,6 +262,14 @@ def test_the_budget_is_the_least_of_what_is_asked_and_what_the_machine_gives(mod
     assert allowed(list(items), 40, None, 50) == 0
 
 
+def test_a_process_that_is_large_already_still_gives_its_workers_something(model: Path) -> None:
+    items = list(api.plan(model, target="sm90", act="bf16").layers)
+    assert allowed(items, None, None, 10**10) == memory.LEAST
+    assert allowed(items, 10**9, None, 10**10) == 0
+    assert allowed(items, None, 10**9, 700_000_000) == 100_000_000
+    assert allowed(items, None, 10**9, 10**9) == 0
+
+
 # ------------------------------------------------------------------ progress
 def test_the_rate_counts_this_run_only_and_the_rest_follows_from_it() -> None:
     told: list[Event] = []

@@ -138,6 +138,24 @@ def test_a_digest_is_the_same_however_it_is_fed(size: int, monkeypatch: pytest.M
         assert found.hexdigest() == other.hexdigest()
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("target", ["sm90", "sm100"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_memory_of_parts_that_are_read_whole_is_foreseen(name: str, target: str, tp: int, tmp_path: Path) -> None:
+    try:
+        plan = api.plan(sample(name).write(tmp_path), target=target, act="bf16", dtype="bf16", tp=tp)
+    except Refused:
+        return
+    for planned in plan.layers:
+        assert planned.recipe is not None
+        weight, recipe = planned.layer.tensors["weight"], planned.recipe.weight
+        for slot, (row, block) in enumerate(weight.of_expert(0)):  # type: ignore[attr-defined]
+            windows = list(passes.windows(recipe, 1 << 8))
+            pieces = [p for w in windows if (p := stream._piece(slot, row, block, w)) is not None]
+            if len(windows) > 1:
+                assert any(p.once for p in pieces) == (stream.held_whole(recipe, block) > 0)
+
+
 # ------------------------------------------------------------------ calls that do less than wanted
 Transfer = Callable[[int, int, int, int], int]
 KIND = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, use_errno=True)
