@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from humming_convert.findings import Refused
 from humming_convert.layouts.config import LayerRecipe
-from humming_convert.layouts.small import pack_small
+from humming_convert.layouts.small import REFERENCE, SmallPasses, pack_small
 from humming_convert.standard.lossy import Meter
 from humming_convert.standard.numbers import number
 from humming_convert.targets.configure import configure, split_group
@@ -78,7 +78,7 @@ def reading_differs(config: Mapping[str, Any], said: Mapping[str, Any], target: 
     return out
 
 
-def bytes_differ(own: LayerRecipe, other: LayerRecipe, small: Callable[[], Tensors]) -> list[str]:
+def bytes_differ(own: LayerRecipe, other: LayerRecipe, small: Callable[[], Tensors], by: SmallPasses = REFERENCE) -> list[str]:
     """In what the bytes of two recipes for the same layer differ; [] if they are the same. small: its standard tensors but the weight, read
     only where they decide."""
     mine, theirs = own.config.as_dict(), other.config.as_dict()
@@ -91,7 +91,7 @@ def bytes_differ(own: LayerRecipe, other: LayerRecipe, small: Callable[[], Tenso
     rows = own.config.pad_shape_n and own.small.fused
     if not out and rows and own.environment.pads_rows_with_maximum != other.environment.pads_rows_with_maximum:
         tensors = small()
-        (first, aux), (second, their_aux) = (pack_small(r, tensors, Meter()) for r in (own, other))
+        (first, aux), (second, their_aux) = (pack_small(r, tensors, Meter(), by) for r in (own, other))
         roles = [role for role in first if first[role].tobytes() != second[role].tobytes()]
         assert aux.offsets is not None and their_aux.offsets is not None
         if not np.array_equal(aux.offsets, their_aux.offsets):

@@ -10,10 +10,12 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from humming_convert import passes
 from humming_convert.checkpoint.tensors import Read
 from humming_convert.findings import Refused
 from humming_convert.layouts.reread import Tensors, bytes_differ, reading_differs
-from humming_convert.plan.answer import answers_for
+from humming_convert.layouts.small import REFERENCE
+from humming_convert.plan.answer import SMALL, answers_for
 from humming_convert.plan.recipe import resolved
 from humming_convert.plan.types import Plan, PlannedLayer, Request
 from humming_convert.standard.expr import Context
@@ -74,7 +76,8 @@ def layer_same_bytes(planned: PlannedLayer, request: Request, version: str, read
         )
     except Refused as refused:
         return [f"refused: {refused.findings[0].message}"]
-    return bytes_differ(own, other, partial(_small, planned, read))
+    by = passes.SMALL_PASSES if layer.n * layer.k * (layer.experts or 1) >= SMALL else REFERENCE
+    return bytes_differ(own, other, partial(_small, planned, read), by)
 
 
 def _small(planned: PlannedLayer, read: Read) -> Tensors:
