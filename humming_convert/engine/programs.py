@@ -21,6 +21,7 @@ from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.engine.digest import update_call
 from humming_convert.engine.worker import PHASES
 from humming_convert.passes import At, Listing, Program
+from humming_convert.passes.calls import NUMBER
 from humming_convert.proof.stream import ExpertStream
 
 WINDOW = 1 << 16  # packed words (256 KB) at a time: these, the source's and both files' pages are half of a second-level cache
@@ -95,7 +96,21 @@ class _Lister:
             parts.append(self._part([number]) or _Part(Listing().done(), np.zeros((0, 3), np.int64)))
         doing = np.concatenate([x.doing for x in parts])
         starts = np.searchsorted(doing[:, 1], np.arange(len(self._windows) + 1))
-        return Listed(self._windows, passes.joined([x.program for x in parts]), starts, doing, self._codes, self._reads)
+        program = passes.joined([x.program for x in parts])
+        self._check_places(program, doing)
+        return Listed(self._windows, program, starts, doing, self._codes, self._reads)
+
+    def _check_places(self, program: Program, doing: NDArray[np.int64]) -> None:
+        """Every listed window is written to and read back from its own place in the file: a proof in memory does not see where that is."""
+        first, words = (np.array([getattr(w, x) for w in self._windows], np.int64) for x in ("first", "words"))
+        for what in (WRITE, BACK):
+            rows = np.flatnonzero(doing[:, 0] == what)
+            number, calls, bases = doing[rows, 1], program.calls[rows], program.call_bases[rows]
+            assert np.array_equal(number, np.unique(doing[:, 1])), what
+            assert np.array_equal(
+                calls[:, 1:], np.stack([0 * number, 0 * number, 4 * words[number], 4 * first[number], 4 * words[number]], 1)
+            )
+            assert (bases == (NUMBER, OUT, WORDS, NUMBER, EXPERT, NUMBER)).all(), what
 
     def _periods(self) -> tuple[int, int]:
         """(windows after which the calls are the same but for where they read and write, how many such periods the expert begins with)."""

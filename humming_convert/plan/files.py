@@ -49,15 +49,16 @@ def _placed(layer: PlannedLayer, places: dict[str, PlannedTensor]) -> PlannedLay
 def _series(stem: str, units: Sequence[tuple[PlannedTensor, ...]], shard_size: int) -> tuple[dict[str, PlannedTensor], list[OutputFile]]:
     """One series of files. A unit (the tensors of a layer) stays in one file. Names are unique: a clash is a bug upstream."""
     sizes = [sum(t.nbytes for t in unit) for unit in units]
-    total, done, size = sum(sizes), 0, 0
+    total, done, size, end = sum(sizes), 0, 0, 0
     parts = max(-(-total // shard_size), min(SERIES, -(-total // WORTH)))
     shards: list[list[PlannedTensor]] = []
     for unit, nbytes in zip(units, sizes, strict=True):
-        # where the most of the unit lies beyond the next of `parts` equal parts, a file begins: files of one size keep all workers busy to the end
-        beyond = 2 * done + nbytes > 2 * total * len(shards) // max(parts, 1)
-        if not shards or (size and (beyond or size + nbytes > shard_size)):
+        # where the middle of the unit lies beyond the end of the equal part in which the file's first one lies, a file begins: files of one size
+        # keep all workers busy to the end
+        middle = 2 * done + nbytes
+        if not shards or (size and nbytes and (parts * middle > end or size + nbytes > shard_size)):
             shards.append([])
-            size = 0
+            size, end = 0, (parts * middle // max(2 * total, 1) + 1) * 2 * total
         shards[-1] += unit
         size, done = size + nbytes, done + nbytes
     places: dict[str, PlannedTensor] = {}

@@ -296,6 +296,60 @@ def test_padding_that_the_file_does_not_hold_is_found(tmp_path: Path, small_list
     assert any("padding" in x for x in told)
 
 
+def elsewhere(name: str, file: Path, by: int) -> Transfer:
+    """The same transfer, of a file of this folder, `by` bytes further on in it."""
+    plain = ctypes.cast(passes.function(name), KIND)
+
+    def moved(fd: int, at: int, nbytes: int, offset: int) -> int:
+        here = os.readlink(f"/proc/self/fd/{fd}").startswith(str(file))
+        return int(plain(fd, at, nbytes, offset + by if here and nbytes > 1000 else offset))
+
+    return moved
+
+
+def test_lists_that_read_from_a_wrong_place_are_found_by_the_sampled_window(
+    model: Path, tmp_path: Path, small_lists: list[int], instead: Any
+) -> None:
+    """Packing and proof see the same wrong words; Python reads again where the window's words should lie."""
+    plan = api.plan(model, target="sm90", act="bf16")
+    instead("pread64", 0, elsewhere("pread64", model, -64))
+    with pytest.raises(ProofFailed):
+        api.convert(plan, out=tmp_path / "out")
+
+
+def test_lists_that_write_to_a_wrong_place_are_found_by_the_sampled_window(model: Path, tmp_path: Path, small_lists: list[int]) -> None:
+    """Every window is written, and read back, 64 bytes further on."""
+    plan = api.plan(model, target="sm90", act="bf16")
+    real = streaming._Calls._bases
+
+    def shifted(self: Any) -> Any:
+        bases = real(self)
+        bases[programs.EXPERT] += 64
+        return bases
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streaming._Calls, "_bases", shifted)
+        with pytest.raises(ProofFailed):
+            api.convert(plan, out=tmp_path / "out")
+
+
+def test_a_proof_that_does_nothing_is_found(model: Path, tmp_path: Path, small_lists: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its counts would be those of the window before."""
+    plan = api.plan(model, target="sm90", act="bf16")
+    real = programs.listed
+
+    def without(expert: Any) -> Any:
+        found = real(expert)
+        kernels = (found.doing[:, 0] == programs.PROVE) & (found.program.call_bases[:, 1] == 1)
+        assert kernels.any()
+        found.program.calls[np.flatnonzero(kernels)[3:], 0] = passes.function("memcmp")  # of no bytes: equal
+        return found
+
+    monkeypatch.setattr(programs, "listed", without)
+    with pytest.raises(AssertionError, match="cannot find again"):
+        api.convert(plan, out=tmp_path / "out")
+
+
 # ------------------------------------------------------------------ tensors that are copied
 SIZE = 10_000
 

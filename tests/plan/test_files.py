@@ -25,6 +25,12 @@ def test_a_large_series_is_eight_files_of_about_one_size() -> None:
     assert max(made) - min(made) <= max(layer)
 
 
+def test_small_layers_after_a_large_one_are_one_file() -> None:
+    made = series([3000 * MB, *[10 * MB] * 40])
+    assert len(made) == 2
+    assert made[1] == 400 * MB
+
+
 def test_a_small_series_is_one_file() -> None:
     assert series([MB] * 60) == [60 * MB]
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from humming_convert import api
-from humming_convert.engine import pack
+from humming_convert.engine import digest, pack
 from humming_convert.layouts import small as layouts_small
 from humming_convert.proof import small as proof_small
 from humming_convert.proof import stream
@@ -46,6 +46,7 @@ def test_one_wrong_word_is_found(path: str, tmp_path: Path, monkeypatch: pytest.
 
         monkeypatch.setattr(pack, "pack_weight", wrong)
     else:
+        monkeypatch.setattr(digest, "library", lambda: None)  # step by step; lists of calls are in tests/engine/test_streaming.py
         real_pack = stream.ExpertStream.pack
 
         def wrong_pack(self: Any, step: Any, words: Any) -> None:
@@ -64,6 +65,7 @@ def test_a_pass_and_its_inverse_that_agree_on_a_wrong_place_are_found_by_address
     model = sample("gptq-4bit-v1-sym").write(tmp_path)
     monkeypatch.setattr(stream, "SMALL", 1)
     monkeypatch.setattr(stream, "SAMPLES", 64)
+    monkeypatch.setattr(digest, "library", lambda: None)
     real_pack, real_prove = stream.ExpertStream.pack, stream.passes.prove_block
 
     def swap(words: Any) -> None:
@@ -112,6 +114,7 @@ def test_zero_points_in_a_wrong_order_are_found(whole: int, tmp_path: Path, monk
 
 def test_a_code_that_no_one_compared_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "SMALL", 1)
+    monkeypatch.setattr(digest, "library", lambda: None)
     model = sample("gptq-4bit-v1-sym").write(tmp_path)
     monkeypatch.setattr(stream.ExpertStream, "prove", lambda *_: None)
     with pytest.raises(ProofFailed, match="codes were compared"):
