@@ -66,7 +66,7 @@ def program_of(expert: ExpertStream) -> Listed:
         found = _kept.get(sort)
         if found is None:
             if len(_kept) >= KEPT:
-                _kept.clear()
+                del _kept[next(iter(_kept))]  # the oldest
             found = _kept[sort] = listed(expert)
         return found
 

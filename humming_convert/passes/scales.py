@@ -145,6 +145,7 @@ def place_scales(scales: Array, place: ScalePlace, ppu: bool) -> Array:
         parameters = plan.parameters.copy()
         for slot, array in zip(plan.slots, (scale, to, result), strict=True):
             parameters[slot] = address(array)
+        result[0] = 0  # what was counted for the expert before is no answer
         kernel(parameters)
         if result[0] != n * g:
             raise AssertionError(f"{result[0]} of {n * g} scales were placed")
