@@ -1,8 +1,9 @@
 """An expert's weight window by window: read, pack, write, read back through the file, digest, prove, while all of it is in the cache.
 
 On this processor some megabytes of windows are one list of calls, made without the interpreter, so that workers do not wait for each other.
-A window that needs Python (places by address, single padded codes, another processor, mapped files) goes step by step. A call that did not
-do all that was wanted (a short write, a full disk, a difference) is done again from Python, which finishes it or says what is wrong.
+A window that needs Python (single padded codes, another processor, mapped files) goes step by step. A call that did not do all that was
+wanted (a short write, a full disk, a difference) is done again from Python, which finishes it or says what is wrong. Sampled windows are
+proved once more, from where Python says that their source and their words are.
 Facts: architecture.md 5, 6.
 """
 
