@@ -95,9 +95,14 @@ def read_into(fd: int, data: memoryview, offset: int, path: Path) -> None:
             piece, offset = piece[done:], offset + done
 
 
+LINE = 64  # bytes of a cache line, and of a vector: one that begins elsewhere touches two lines
+
+
 def pageable(nbytes: int) -> NDArray[np.uint8]:
-    """Memory as the system gives it."""
-    return np.empty(nbytes, np.uint8)
+    """Memory as the system gives it, from a cache line's start on."""
+    memory = np.empty(nbytes + LINE, np.uint8)
+    skip = -int(memory.__array_interface__["data"][0]) % LINE
+    return memory[skip : skip + nbytes]
 
 
 class Arena:

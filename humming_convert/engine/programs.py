@@ -20,21 +20,21 @@ from humming_convert import passes
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.engine.digest import update_call
 from humming_convert.engine.worker import PHASES
-from humming_convert.passes import At, Listing, Program
+from humming_convert.passes import STRIP, At, Listing, Program
 from humming_convert.passes.calls import NUMBER
-from humming_convert.proof.stream import ExpertStream
+from humming_convert.proof.stream import BLOCK, ExpertStream, Turned
 
 WINDOW = 1 << 16  # packed words (256 KB) at a time: these, the source's and both files' pages are half of a second-level cache
 KEPT = 32  # programs; of a model's layers some dozen differ, and one takes up to a megabyte
 
 # bases after the program's own: the output's descriptor, the byte of it where the expert begins, the window's words, times, what proofs
-# count, the digests of file and tensor, aux values by arrangement; then three for each slot
-OUT, EXPERT, WORDS, TIMES, RESULT, FILE_DIGEST, TENSOR_DIGEST, AUX = range(2, 10)
+# count, the digests of file and tensor, rows that are to be turned, aux values by arrangement; then three for each slot
+OUT, EXPERT, WORDS, TIMES, RESULT, FILE_DIGEST, TENSOR_DIGEST, BAND, AUX = range(2, 11)
 SLOTS = AUX + len(passes.AUX_KINDS)
 DESCRIPTOR, MEMORY, OFFSET = range(3)  # of a slot: the source's descriptor, where it is read to, the byte of it where the block begins
 TOLD = passes.Bases(WORDS, RESULT, tuple(AUX + i for i in range(len(passes.AUX_KINDS))))
 
-READ, WRITE, BACK, PROVE, OTHER = range(5)  # what a call does
+READ, WRITE, BACK, PROVE, TURN, OTHER = range(6)  # what a call does; TURN: reads rows that are turned
 MARKS = len(PHASES) + 1  # times noted in a window
 
 
@@ -44,7 +44,8 @@ def slot_base(slot: int, which: int) -> int:
 
 class Listed(Struct, frozen=True):
     """windows: of one expert, in order.  starts: first call of each, and the end; equal where a window needs Python.
-    doing: [calls, 3]: what a call does, the number of its window and of its piece.  codes: of each window."""
+    doing: [calls, 3]: what a call does, the number of its window and of its piece.  codes: of each window.
+    bands: (slot, first row, last) of rows that are turned, before the first window."""
 
     windows: list[passes.Window]
     program: Program
@@ -53,6 +54,12 @@ class Listed(Struct, frozen=True):
     codes: NDArray[np.int64]
     reads: dict[int, int]
     """slot -> bytes of the largest window's; slots that are read once are not here"""
+    turned: dict[int, Turned]
+    bands: list[tuple[int, int, int]]
+
+    @property
+    def band_bytes(self) -> int:
+        return max(((r1 - r0) * self.turned[slot].row_bytes for slot, r0, r1 in self.bands), default=0)
 
 
 _kept: dict[Hashable, Listed] = {}
@@ -73,14 +80,22 @@ def program_of(expert: ExpertStream) -> Listed:
 
 def listed(expert: ExpertStream) -> Listed:
     """Looks at no file; an expert's sort decides all of it."""
-    packings = {block.packing for _, block in expert.weight.of_expert(expert.expert)}
-    windows = list(passes.windows(expert.recipe, WINDOW, passes.window_unit(expert.recipe, packings)))
-    return _Lister(expert, windows).all()
+    try:
+        return _Lister(expert, expert.turned()).all()
+    except _NeedsRows:
+        return _Lister(expert, {}).all()
+
+
+class _NeedsRows(Exception):
+    """A window goes through Python, which reads rows as they are stored: not worth turning them too."""
 
 
 class _Lister:
-    def __init__(self, expert: ExpertStream, windows: list[passes.Window]) -> None:
-        self._expert, self._windows = expert, windows
+    def __init__(self, expert: ExpertStream, turned: dict[int, Turned]) -> None:
+        packings = {"strips" if i in turned else block.packing for i, (_, block) in enumerate(expert.weight.of_expert(expert.expert))}
+        _, _, still = passes.aux_sort(expert.recipe, expert.values)
+        windows = list(passes.windows(expert.recipe, WINDOW, passes.window_unit(expert.recipe, packings, still)))
+        self._expert, self._windows, self._turned = expert, windows, turned
         self._code = passes.padding_code(expert.recipe, expert.values)
         self._words = np.empty(max(w.words for w in windows), np.uint32)
         self._memory: dict[int, NDArray[np.uint8]] = {}
@@ -93,12 +108,50 @@ class _Lister:
         period, count = self._periods()
         parts = [x for x in [self._repeated(period, count)] if x is not None]
         for number in range(period * count if parts else 0, len(self._windows)):
-            parts.append(self._part([number]) or _Part(Listing().done(), np.zeros((0, 3), np.int64)))
+            part = self._part([number])
+            if part is None and self._turned:
+                raise _NeedsRows
+            parts.append(part or _Part(Listing().done(), np.zeros((0, 3), np.int64)))
+        bands = self._bands()
+        if bands:
+            parts.insert(0, self._turning(bands))
         doing = np.concatenate([x.doing for x in parts])
         starts = np.searchsorted(doing[:, 1], np.arange(len(self._windows) + 1))
         program = passes.joined([x.program for x in parts])
         self._check_places(program, doing)
-        return Listed(self._windows, program, starts, doing, self._codes, self._reads)
+        return Listed(self._windows, program, starts, doing, self._codes, self._reads, self._turned, bands)
+
+    def _bands(self) -> list[tuple[int, int, int]]:
+        """(slot, first row, last) of rows that are turned: as many as stay in the cache until they are; a short rest goes with those before."""
+        out: list[tuple[int, int, int]] = []
+        for slot, turned in self._turned.items():
+            rows, step = turned.view.shape[0], max(4 * WINDOW // turned.row_bytes // BLOCK, 1) * BLOCK
+            first = [*range(0, max(rows - step, 0) + 1, step)]
+            out += zip([slot] * len(first), first, [*first[1:], rows], strict=True)
+        return out
+
+    def _turning(self, bands: list[tuple[int, int, int]]) -> _Part:
+        """Reads all bands and turns them. These calls are the first window's; their time has a row of its own, after the windows'."""
+        listing, doing = Listing(), _Doing()
+        blocks = self._expert.weight.of_expert(self._expert.expert)
+
+        def mark(phase: int) -> None:
+            listing.call(self._clock, time.CLOCK_MONOTONIC, At(TIMES, 16 * (MARKS * len(self._windows) + phase)))
+            doing.upto(listing, OTHER, 0)
+
+        mark(0)
+        for i, (slot, r0, r1) in enumerate(bands):
+            turned, (_, block) = self._turned[slot], blocks[slot]
+            start = turned.view.offset - block.view.at(block.index).offset + r0 * turned.row_bytes
+            nbytes = (r1 - r0) * turned.row_bytes
+            listing.call(self._read, At(slot_base(slot, DESCRIPTOR)), At(BAND), nbytes, At(slot_base(slot, OFFSET), start), want=nbytes)
+            doing.upto(listing, TURN, 0, i)
+            to = At(slot_base(slot, MEMORY), STRIP * r0)
+            passes.add_turn(listing, r1 - r0, turned.row_bytes, turned.shape[1], At(BAND), to, RESULT)
+            doing.upto(listing, OTHER, 0)
+        for phase in range(1, MARKS):
+            mark(phase)
+        return _Part(listing.done(), np.array(doing.rows, np.int64).reshape(-1, 3))
 
     def _check_places(self, program: Program, doing: NDArray[np.int64]) -> None:
         """Every listed window is written to and read back from its own place in the file: a proof in memory does not see where that is."""
@@ -146,7 +199,7 @@ class _Lister:
 
     def _add(self, listing: Listing, doing: _Doing, number: int) -> bool:
         expert, window = self._expert, self._windows[number]
-        ahead, words = expert.ahead(window), self._words[: window.words]
+        ahead, words = expert.ahead(window, turned=self._turned), self._words[: window.words]
         memory = self._memories(ahead.pieces)
         slots = {p.slot: slot_base(p.slot, MEMORY) for p in ahead.pieces}
         blocks = expert.block_calls(ahead, memory, words, slots, TOLD)
@@ -188,11 +241,15 @@ class _Lister:
 
     def _memories(self, pieces: Sequence[Any]) -> dict[int, NDArray[Any]]:
         """Arrays as large as what is read: their addresses are taken off again, their content is not looked at."""
+        out: dict[int, NDArray[Any]] = {}
         for p in pieces:
+            turned = self._turned.get(p.slot)
+            nbytes = p.view.nbytes if turned is None else turned.shape[0] * turned.shape[1]
             held = self._memory.get(p.slot)
-            if held is None or held.nbytes < p.view.nbytes:
-                self._memory[p.slot] = np.empty(p.view.nbytes, np.uint8)
-        return {p.slot: shaped(self._memory[p.slot], p.view) for p in pieces}
+            if held is None or held.nbytes < nbytes:
+                held = self._memory[p.slot] = np.empty(nbytes, np.uint8)
+            out[p.slot] = shaped(held, p.view) if turned is None else held.reshape(turned.shape)
+        return out
 
 
 class _Part(Struct, frozen=True):

@@ -164,9 +164,11 @@ class _Calls:
         self._expert, self._writer, self._at, self._digest, self._worker = expert, writer, at, digest, worker
         self._listed = programs.program_of(expert)
         self._packed = worker.arena.take("packed", 4 * max(w.words for w in self._listed.windows))
-        self._times = np.zeros((len(self._listed.windows), MARKS, 2), np.int64)  # as clock_gettime gives them: seconds, nanoseconds
+        self._times = np.zeros((len(self._listed.windows) + 1, MARKS, 2), np.int64)  # the last: of turning; as clock_gettime gives them: seconds, nanoseconds
         self._result = np.zeros(8, np.int64)
         self._sources = {slot: worker.source(slot, nbytes) for slot, nbytes in self._listed.reads.items()}
+        self._turned = {slot: worker.arena.take(f"turned {slot}", x.shape[0] * x.shape[1]) for slot, x in self._listed.turned.items()}
+        self._band = worker.arena.take("band", self._listed.band_bytes)
         self._calls = self._listed.program.linked(self._bases())
         worker.clock.add("read")
 
@@ -181,6 +183,7 @@ class _Calls:
             (programs.RESULT, passes.address(self._result)),
             (programs.FILE_DIGEST, self._writer.digest_state),
             (programs.TENSOR_DIGEST, self._digest.state),
+            (programs.BAND, passes.address(self._band)),
         ):
             bases[base] = value
         for i, kind in enumerate(passes.AUX_KINDS):
@@ -188,10 +191,11 @@ class _Calls:
                 bases[programs.AUX + i] = passes.address(values.arranged(kind))
         for slot, (_, block) in enumerate(blocks):
             view = block.view.at(block.index)
-            if slot in self._sources:
+            memory = self._sources.get(slot, self._turned.get(slot))
+            if memory is not None:
                 bases[slot_base(slot, programs.DESCRIPTOR)] = self._worker.files.descriptor(view)
                 bases[slot_base(slot, programs.OFFSET)] = view.offset
-                bases[slot_base(slot, programs.MEMORY)] = passes.address(self._sources[slot])
+                bases[slot_base(slot, programs.MEMORY)] = passes.address(memory)
             else:
                 bases[slot_base(slot, programs.MEMORY)] = passes.address(self._expert.once(slot))
         return bases
@@ -222,7 +226,8 @@ class _Calls:
         """A sampled window that calls wrote, proved without them too: its source is read again from where Python says it is, its words from
         where Python says that they are in the file."""
         self._worker.clock.start()
-        ahead, compared = self._expert.ahead(self._listed.windows[number], True), self._expert.compared
+        ahead = self._expert.ahead(self._listed.windows[number], True).few_rows(self._listed.turned, number)
+        compared = self._expert.compared
         words = self._packed[: 4 * ahead.window.words].view(np.uint32)
         read_into(self._writer.fd, as_bytes(words), self._at + 4 * ahead.window.first, self._writer.path)
         self._expert.prove(self._expert.step(ahead), words)
@@ -244,6 +249,8 @@ class _Calls:
         self._writer.advance(end - start)
         self._expert.compared += int(self._listed.codes[number:last].sum())
         _count(self._worker, self._times[number:last], PHASES)
+        if number == 0:
+            _count(self._worker, self._times[-1:], PHASES)
 
     def _again(self, doing: int, number: int, piece: int, error: OSError | None) -> None:
         """What a call did not do, or not all of, from Python. error: why; a call that was interrupted is made again."""
@@ -257,6 +264,12 @@ class _Calls:
             if failed is not None:
                 raise self._worker.files.failed(p.view, failed) from failed
             self._worker.files.fill(p.view, self._sources[p.slot][: p.view.nbytes].data)
+        elif doing == programs.TURN:
+            slot, r0, r1 = self._listed.bands[piece]
+            view = self._expert.turned()[slot].view.rows(r0, r1)
+            if failed is not None:
+                raise self._worker.files.failed(view, failed) from failed
+            self._worker.files.fill(view, self._band[: view.nbytes].data)
         elif failed is not None and doing in (programs.WRITE, programs.BACK):
             raise failed
         elif doing == programs.WRITE:

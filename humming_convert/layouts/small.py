@@ -293,8 +293,9 @@ def pack_small(recipe: LayerRecipe, tensors: Tensors, meter: Meter, by: SmallPas
     if s.zero is not None:
         if recipe.form.zero_point == "int":
             if "int_to_float_zp" in recipe.weight.maps:
-                s.aux["zero"] = s.zero
-            out["zero_point"] = np.stack([zero_points.integer(z, small.zero_width, small.zero_groups, ppu) for z in s.zero])
+                s.aux["zero"] = np.ascontiguousarray(s.zero)
+            placed = by.place(s.zero, "normal", ppu)
+            out["zero_point"] = np.stack([zero_points.joined(z, small.zero_width, small.zero_groups) for z in placed])
         else:
             out["zero_point"] = np.stack([normal(z, ppu) for z in s.zero])
     if small.int_scale:

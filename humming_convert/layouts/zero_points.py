@@ -18,8 +18,8 @@ Array = NDArray[Any]
 
 
 def unpack_standard(words: Array, bits: int, n: int) -> Array:
-    """Standard form int32 [..., N*B/32, G] -> codes uint8 [..., N, G]: a bit string along N for each group."""
-    return np.ascontiguousarray(np.swapaxes(stream_unpack(np.swapaxes(words, -1, -2), bits, n), -1, -2))
+    """Standard form int32 [..., N*B/32, G] -> codes uint8 [..., N, G]: a bit string along N for each group, and so they lie in memory."""
+    return np.swapaxes(stream_unpack(np.swapaxes(words, -1, -2), bits, n), -1, -2)
 
 
 def pack_standard(codes: Array, bits: int) -> Array:
@@ -33,7 +33,11 @@ def integer(codes: Array, width: int, grouped: int, ppu: bool) -> Array:
     width 4, row g:      byte m = z'[2m] + 16 * z'[2m+1], z' in order "64": 0 8 | 16 24 | 32 40 | ...
     grouped, row r:      byte m*v + i = byte m of group r*v + i
     """
-    z = normal(codes, ppu)
+    return joined(normal(codes, ppu), width, grouped)
+
+
+def joined(z: Array, width: int, grouped: int) -> Array:
+    """`integer` of codes that are in order "64" already, uint8 [G, N']."""
     rows = z if width == 8 else z[:, 0::2] | z[:, 1::2] << 4
     if grouped > 1:
         g, m = rows.shape

@@ -37,11 +37,13 @@ from humming_convert.passes.padding import (
 from humming_convert.passes.scales import place_scale
 from humming_convert.passes.scans import any_zero_code, count_nan_e4m3, group_has_magnitude, group_top_and_bottom
 from humming_convert.passes.small import SMALL_PASSES, look_up
+from humming_convert.passes.strips import STRIP, add_turn, strip_shape, turns
 
 __all__ = [
     "AUX_KINDS",
     "PACKINGS",
     "SMALL_PASSES",
+    "STRIP",
     "At",
     "Aux",
     "Bases",
@@ -55,6 +57,7 @@ __all__ = [
     "Walk",
     "Window",
     "add_padding",
+    "add_turn",
     "address",
     "any_zero_code",
     "aux_sort",
@@ -78,7 +81,9 @@ __all__ = [
     "prove_padding",
     "repeated",
     "slice_block",
+    "strip_shape",
     "supported",
+    "turns",
     "walk",
     "whole",
     "window_columns",

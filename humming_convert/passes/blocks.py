@@ -33,7 +33,7 @@ from humming_convert.passes.plans import (
     edge_plan,
     plan_of,
 )
-from humming_convert.passes.positions import BLOCK, Ints, packed_bits, padded_width, place_columns, place_rows, tile_columns
+from humming_convert.passes.positions import BLOCK, STRIP, Ints, packed_bits, padded_width, place_columns, place_rows, tile_columns
 from humming_convert.passes.route import Purpose
 from humming_convert.passes.routes import way
 
@@ -87,13 +87,15 @@ def stored_rows(packing: str, stored: Raw, n: int) -> Raw:
 
 def slice_block(packing: str, bits: int, stored: Raw, n: int, rows: tuple[int, int], columns: tuple[int, int]) -> Raw:
     """The stored bytes of rows x columns of a block, a view. rows: of `awq` in multiples of 8; columns: of `gptq` in multiples of 32
-    (or the block's end), of `rows` in multiples of 8."""
+    (or the block's end), of `rows` in multiples of 8, of `strips` in multiples of a strip's."""
     raw = stored_rows(packing, stored, n)
     (n0, n1), (k0, k1) = rows, columns
     if packing == "signed_rows":
         return raw[n0:n1, k0:k1]
     if packing == "rows":
         return raw[n0:n1, k0 * bits // 8 : -(-k1 * bits // 8)]
+    if packing == "strips":
+        return raw[k0 * bits // (8 * STRIP) : -(-k1 * bits // (8 * STRIP)), n0 * STRIP : n1 * STRIP]
     if packing == "gptq":
         return raw[k0 * bits // 32 : -(-k1 * bits // 32), n0 * 4 : n1 * 4]
     return raw[k0:k1, n0 // 2 : n1 // 2]
@@ -264,6 +266,7 @@ def _checked(packing: str, bits: int, stored: Raw, n: int, k: int) -> Raw:
         "signed_rows": (n, k),
         "gptq": (-(-k * bits // 32), 4 * n),
         "awq": (k, n // 2),
+        "strips": (-(-k * bits // (8 * STRIP)), n * STRIP),
     }[packing]
     assert raw.shape[0] >= rows and raw.shape[1] >= width, (packing, raw.shape, n, k)
     return raw

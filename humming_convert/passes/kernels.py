@@ -110,7 +110,7 @@ def _write(e: Emitter, route: Route, at: Value, tile: list[Words]) -> None:
     places = v.offsets(b, at, strides)
     if not route.slots:
         for place, x in zip(places, tile):
-            v.store(b, dst, place, x)
+            v.store(b, dst, place, x, route.past)
         return
     many = len(tile) // len(places)
     for i, place in enumerate(places):

@@ -127,6 +127,13 @@ def _laid(values: Ints, positions: Ints, size: int) -> Bytes:
     return np.packbits(bits, bitorder="little")
 
 
+def _aligned(size: int) -> Bytes:
+    """Zeros from a cache line's start on."""
+    memory = np.zeros(size + 4 * LANES, np.uint8)
+    skip = -_address(memory) % (4 * LANES)
+    return memory[skip : skip + size]
+
+
 class _Tile:
     """One tile of random codes in memory on either side, and the parameters that point there."""
 
@@ -144,7 +151,7 @@ class _Tile:
         to = _target_positions(route, index)
         self.flip = 1 << (route.bits - 1) if route.flip else 0
         self.expected = _laid(new, to, int(to.max()) // 32 * 4 + 4)
-        self.written = np.zeros_like(self.expected)
+        self.written = _aligned(len(self.expected))
         self.result = np.zeros(8, np.int64)
         self.table = np.array([0, 0, 0, 1 << len(route.source)], np.int64)
         self.one = np.array([0, 0, 0, 1], np.int64)

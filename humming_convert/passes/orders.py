@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from humming_convert.layouts.recipe import WeightRecipe
-from humming_convert.passes.positions import packed_bits, padded_width
+from humming_convert.passes.positions import STRIP, packed_bits, padded_width
 
 LANES = 16  # 32-bit words in a vector
 LANE_BITS = 4
@@ -54,6 +54,10 @@ def source_order(packing: str, bits: int, pitch: int) -> Order:
         strides = {f"k{i}": (pitch * bits if packing == "gptq" else 4 * bits) << (i - 5) for i in range(5, TOP)}
         strides |= {f"n{i}": (4 if packing == "gptq" else pitch) << i for i in range(TOP)}
         return Order(fields=fields, lanes=names("n", 0, 4), near=names("k", inside, 5), strides=strides)
+    if packing == "strips":  # two words of each row
+        strides = {f"n{i}": STRIP << i for i in range(TOP)} | {f"k{inside}": 4}
+        strides |= {f"k{i}": pitch << (i - inside - 1) for i in range(inside + 1, TOP)}
+        return Order(fields=fields, lanes=(f"k{inside}", *names("n", 0, LANE_BITS - 1)), near=(), strides=strides)
     if packing == "gptq":
         strides = {f"n{i}": 4 << i for i in range(TOP)} | {f"k{i}": pitch << (i - inside) for i in range(inside, TOP)}
         return Order(fields=fields, lanes=names("n", 0, 4), near=(), strides=strides)

@@ -50,9 +50,10 @@ def window_columns(recipe: WeightRecipe) -> int:
     return max(128, tile_columns(recipe), recipe.group if 0 < recipe.group <= 256 else 0)
 
 
-def window_unit(recipe: WeightRecipe, packings: Iterable[str]) -> int:
-    """The same for stored blocks of these packings only: whole tiles, whole stored words; `window_columns` where one has no tiles."""
-    ways = [way(recipe, packing, 0) for packing in packings]
+def window_unit(recipe: WeightRecipe, packings: Iterable[str], still: bool = False) -> int:
+    """The same for stored blocks of these packings only: whole tiles, whole stored words; `window_columns` where one has no tiles.
+    still: every E8M0 offset is 0."""
+    ways = [way(recipe, packing, 0, still) for packing in packings]
     if not ways or recipe.place == "raw":
         return window_columns(recipe)
     found = 1

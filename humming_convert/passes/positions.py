@@ -19,6 +19,7 @@ Ints = NDArray[np.int64]
 
 BLOCK = 64  # rows of one block of the repack layouts; all of them are linear in n div 64
 CHUNK_WORDS = 4  # flat: 128-bit chunks
+STRIP = 8  # bytes of a row that lie together in a turned matrix (`strips`)
 
 
 def padded_width(bits: int) -> int:
@@ -157,7 +158,7 @@ def compacted_bits(b: int, w: int) -> tuple[Ints, Ints]:
 def source_bits(packing: str, bits: int, pitch: int, n: Ints, k: Ints) -> tuple[Ints, Ints]:
     """(rows, columns): bit i of code (n, k) of a stored block is bit rows[n, i] + columns[k, i] of its bytes.
 
-    pitch: bytes from one stored row to the next (`rows`: of n; `gptq`: of a word row; `awq`: of k).
+    pitch: bytes from one stored row to the next (`rows`: of n; `gptq`: of a word row; `awq`: of k; `strips`: of a strip).
     """
     i = np.arange(bits)
     if packing == "rows":
@@ -167,6 +168,9 @@ def source_bits(packing: str, bits: int, pitch: int, n: Ints, k: Ints) -> tuple[
     if packing == "gptq":
         bit = k[:, None] * bits + i
         return n[:, None] * 32 + 0 * i, bit // 32 * (pitch * 8) + bit % 32
+    if packing == "strips":
+        bit = k[:, None] * bits + i
+        return n[:, None] * 8 * STRIP + 0 * i, bit // (8 * STRIP) * (pitch * 8) + bit % (8 * STRIP)
     assert packing == "awq", packing
     nibble = n % 8 % 2 * 4 + n % 8 // 2  # column 2i -> nibble i, column 2i + 1 -> nibble 4 + i
     return (n // 8 * 32 + nibble * 4)[:, None] + i, k[:, None] * pitch * 8 + 0 * i

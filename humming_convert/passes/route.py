@@ -34,6 +34,7 @@ class Route(Struct, frozen=True, kw_only=True):
     sign: exchanges of field bits for the top bits.  flip: codes are stored in two's complement.
     aux: `lanes` (a byte a lane), `spread<m>` (m bytes over the lanes), `words` (fields as the source's).  aux_registers: register bits
     that move in aux.
+    past: vectors are written past the caches, each to a line's start.
     """
 
     width: int
@@ -50,6 +51,7 @@ class Route(Struct, frozen=True, kw_only=True):
     maps: tuple[CodeMap, ...] = ()
     aux: str = ""
     aux_registers: tuple[int, ...] = ()
+    past: bool = False
 
     @property
     def fields(self) -> Fields:

@@ -48,7 +48,7 @@ def way(recipe: WeightRecipe, packing: str, pitch: int, still: bool = False) -> 
     odd = width != bits
     still = still and recipe.maps == ("fused_e8m0",)
     group = 0 if still else aux_group(recipe)
-    if (flip and bits != 8) or (odd and recipe.place in ("raw", "flat")) or (group and not is_power(group)):
+    if (flip and bits != 8) or (odd and (packing == "strips" or recipe.place in ("raw", "flat"))) or (group and not is_power(group)):
         return None
     if recipe.place == "flat" and 128 % bits:
         return None
@@ -108,6 +108,8 @@ def _aux_of(
     if any(tells(x) for x in source.fields) and packing != "awq":
         return None, ()
     moves = tuple(i for i, x in enumerate(registers) if tells(x))
+    if packing == "strips":
+        return None, moves
     if packing == "awq":
         return ("words" if recipe.maps == ("int_to_float_zp",) else None), moves
     if source.lanes[0][0] == "n":

@@ -96,8 +96,11 @@ def load(b: Value, pointer: Value, offset: Value) -> Words:
     return Words(b, b.load(at(b, pointer, offset), typ=VECTOR, align=1))
 
 
-def store(b: Value, pointer: Value, offset: Value, words: Words) -> None:
-    b.store(words.v, at(b, pointer, offset), align=1)
+def store(b: Value, pointer: Value, offset: Value, words: Words, past: bool = False) -> None:
+    """past: by the caches, to a line's start: what is read much later would only be fetched to be written over."""
+    stored = b.store(words.v, at(b, pointer, offset), align=4 * LANES if past else 1)
+    if past:
+        stored.set_metadata("nontemporal", b.module.add_metadata([I32(1)]))
 
 
 def prefetch(b: Value, pointer: Value, offset: Value) -> None:

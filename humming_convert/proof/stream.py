@@ -8,8 +8,9 @@ Facts: architecture.md 5, 6; passes_cpu.md 3 (windows of 256 KB to 4 MB are equa
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,6 +34,7 @@ from humming_convert.standard.packing import PACKINGS
 WINDOW = 1 << 20  # packed words (4 MB) at a time: fewer calls, and rows formats read longer stretches (measured)
 SAMPLED = 4  # experts of a tensor in which a window's places are also read by the address formula
 RAGGED = 128  # columns that whole tiles of every packing and layout have
+BLOCK = 64  # rows that share words in the repack layouts
 SAMPLES = 16  # rows and columns of each part in such a window
 SMALL = 1 << 22  # codes of a layer; below it the numpy reference is faster than loading compiled code
 SEED = 0x48554D  # of the sampled places: the same run reads the same places
@@ -76,6 +78,7 @@ class Part(Struct, frozen=True):
     """A piece of a block in a window. row, column: of its first code in the layer; stored: its words."""
 
     block: CodeBlock
+    packing: str
     stored: NDArray[Any]
     n: int
     k: int
@@ -84,9 +87,11 @@ class Part(Struct, frozen=True):
 
 
 class Piece(Struct, frozen=True):
-    """A Part before it is read. view: what is read into memory `slot`; once: for all windows together; cut: rows and columns of it."""
+    """A Part before it is read. view: what is read into memory `slot`; once: for all windows together; cut: rows and columns of it.
+    packing: the block's, or `strips` where what was read is turned."""
 
     block: CodeBlock
+    packing: str
     slot: int
     view: TensorView
     once: bool
@@ -100,10 +105,11 @@ class Piece(Struct, frozen=True):
         """The piece's words in the memory of its slot."""
         if self.cut is None:
             return memory
-        return passes.slice_block(self.block.packing, self.block.bits, memory, self.block.whole.n, *self.cut)
+        rows = self.block.whole.n if self.once else self.view.shape[0]
+        return passes.slice_block(self.packing, self.block.bits, memory, rows, *self.cut)
 
     def part(self, memory: NDArray[Any]) -> Part:
-        return Part(self.block, self.stored(memory), self.n, self.k, self.row, self.column)
+        return Part(self.block, self.packing, self.stored(memory), self.n, self.k, self.row, self.column)
 
 
 class Ahead(Struct, frozen=True):
@@ -112,6 +118,10 @@ class Ahead(Struct, frozen=True):
     window: passes.Window
     pieces: tuple[Piece, ...]
     sampled: bool
+
+    def few_rows(self, slots: Container[int], seed: int) -> Ahead:
+        """The same window with some rows only of these slots, which are read once for all windows, so that they can be read for one."""
+        return replace(self, pieces=tuple(_few_rows(p, seed) if p.slot in slots else p for p in self.pieces))
 
     def step(self, memory: Mapping[int, NDArray[Any]]) -> Step:
         """The window with what was read into the memory of each slot."""
@@ -150,11 +160,18 @@ class ExpertStream:
         for number, window in enumerate(windows):
             yield self.step(self.ahead(window, number in sampled))
 
-    def ahead(self, window: passes.Window, sampled: bool = False) -> Ahead:
-        """What a window needs, nothing read yet."""
+    def ahead(self, window: passes.Window, sampled: bool = False, turned: Mapping[int, Turned] | None = None) -> Ahead:
+        """What a window needs, nothing read yet. turned: of these slots, strips."""
         blocks = self.weight.of_expert(self.expert)
         pieces = (_piece(slot, row, block, window) for slot, (row, block) in enumerate(blocks))
-        return Ahead(window, tuple(p for p in pieces if p is not None), sampled)
+        strips = turned or {}
+        return Ahead(window, tuple(_of_strips(p) if p.slot in strips else p for p in pieces if p is not None), sampled)
+
+    def turned(self) -> dict[int, Turned]:
+        """Slots of blocks that windows read sooner if their stored rows are turned first."""
+        _, exact, still = passes.aux_sort(self.recipe, self.values)
+        found = {slot: _turned(self.recipe, block, still) for slot, (_, block) in enumerate(self.weight.of_expert(self.expert))}
+        return {} if exact else {slot: x for slot, x in found.items() if x is not None}
 
     def step(self, ahead: Ahead) -> Step:
         """Reads a window's parts."""
@@ -190,7 +207,7 @@ class ExpertStream:
 
     def _told(self, p: Part | Piece, stored: NDArray[Any], first: int) -> dict[str, Any]:
         return {
-            "packing": p.block.packing,
+            "packing": p.packing,
             "stored": stored,
             "n": p.n,
             "k": p.k,
@@ -252,11 +269,9 @@ class ExpertStream:
 
     def _prove_places(self, p: Part, w: passes.Window, words: Words) -> None:
         """Some codes of a part, by the address formula of layouts.md 5.2, against the numpy reader of its packing."""
-        rows, columns = some_places(p.n, SAMPLES, p.row), some_places(p.k, SAMPLES, p.column)
+        rows, columns, at, bit = _sample(self.recipe, p.n, p.k, p.row, p.column)
         wanted = self._mapped(_some_codes(p, rows), rows + p.row, p.column)[:, columns]
-        n, k = (x.reshape(-1) for x in np.meshgrid(rows + p.row, columns + p.column, indexing="ij"))
-        at, bit = addresses(self.recipe, n, k)
-        taken = words[at - w.first] >> bit.astype(np.uint32) & 1
+        taken = words[at - w.first] >> bit & 1
         placed = (taken << np.arange(self.recipe.bits, dtype=np.uint32)).sum(axis=1).astype(np.uint8).reshape(wanted.shape)
         if not np.array_equal(placed, wanted):
             i, j = (int(x[0]) for x in np.nonzero(placed != wanted))
@@ -296,7 +311,46 @@ def _piece(slot: int, row: int, block: CodeBlock, w: passes.Window) -> Piece | N
         view = view.rows(*rows)
     else:
         once, cut = True, (rows, columns)
-    return Piece(block, slot, view, once, cut, r1 - r0, c1 - c0, row + r0, c0)
+    return Piece(block, block.packing, slot, view, once, cut, r1 - r0, c1 - c0, row + r0, c0)
+
+
+class Turned(Struct, frozen=True):
+    """A block's stored rows, to be turned into strips. view: the rows; shape: strips, and bytes from one to the next."""
+
+    view: TensorView
+    shape: tuple[int, int]
+
+    @property
+    def row_bytes(self) -> int:
+        return self.view.nbytes // self.view.shape[0]
+
+
+def _turned(recipe: WeightRecipe, block: CodeBlock, still: bool) -> Turned | None:
+    view, part = block.view.at(block.index), block.whole
+    rows, columns = block.place((0, block.n), (0, block.k))
+    if columns != (0, part.k) or view.shape[0] != part.n or not passes.turns(recipe, block.packing, block.n, block.k, still):
+        return None
+    view = view.rows(*rows)
+    return Turned(view, passes.strip_shape(block.n, view.nbytes // block.n))
+
+
+def _of_strips(p: Piece) -> Piece:
+    """The piece in its block's turned rows."""
+    first = p.block.whole.row
+    assert p.cut is not None, p
+    (r0, r1), columns = p.cut
+    return replace(p, packing="strips", cut=((r0 - first, r1 - first), columns))
+
+
+def _few_rows(p: Piece, seed: int) -> Piece:
+    """BLOCK rows of a piece, or as many as it has."""
+    assert p.cut is not None, p
+    (r0, r1), columns = p.cut
+    lead = -p.row % BLOCK  # rows before the layer's first multiple
+    blocks = (r1 - r0 - lead) // BLOCK
+    start, n = (lead + BLOCK * int(some_places(blocks, 1, seed)[0]), BLOCK) if blocks > 0 else (0, r1 - r0)
+    view = p.view.rows(r0 + start, r0 + start + n)
+    return replace(p, view=view, once=False, cut=((0, n), columns), n=n, row=p.row + start)
 
 
 class Packer(Protocol):
@@ -323,6 +377,15 @@ def some_places(size: int, count: int, seed: int) -> NDArray[np.intp]:
     """Up to `count` different numbers below `size`, ascending, the same for the same seed. (numpy's random and unique cost 0.1 s to import.)"""
     dice = random.Random(SEED + seed)  # noqa: S311 nothing secret
     return np.array(sorted({dice.randrange(size) for _ in range(count)}), np.intp)
+
+
+@lru_cache(maxsize=64)
+def _sample(recipe: WeightRecipe, n: int, k: int, row: int, column: int) -> tuple[NDArray[Any], ...]:
+    """Places of a part that are looked at: rows and columns of the part, word and bit (uint32) of each code of rows x columns. Of a model's
+    layers many have one shape."""
+    rows, columns = some_places(n, SAMPLES, row), some_places(k, SAMPLES, column)
+    at, bit = addresses(recipe, *(x.reshape(-1) for x in np.meshgrid(rows + row, columns + column, indexing="ij")))
+    return rows, columns, at, bit.astype(np.uint32)
 
 
 def _some_codes(p: Part, rows: NDArray[np.intp]) -> NDArray[np.uint8]:

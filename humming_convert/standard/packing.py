@@ -52,6 +52,10 @@ def stream_pack(codes: NDArray[Any], bits: int) -> NDArray[np.int32]:
     """The inverse: codes [..., L] -> int32 [..., ceil(L*bits/32)]; unused high bits are 0."""
     codes = np.ascontiguousarray(codes, np.uint8)
     length = codes.shape[-1]
+    if bits in (4, 8):
+        padded = np.zeros((*codes.shape[:-1], -(-length * bits // 32) * 32 // bits), np.uint8)
+        padded[..., :length] = codes & np.uint8((1 << bits) - 1)
+        return (padded if bits == 8 else padded[..., 0::2] | padded[..., 1::2] << 4).view("<i4")
     flat = (codes[..., None] >> np.arange(bits, dtype=np.uint8)) & 1
     flat = flat.reshape(*codes.shape[:-1], length * bits)
     flat = np.concatenate([flat, np.zeros((*flat.shape[:-1], -flat.shape[-1] % 32), np.uint8)], -1)

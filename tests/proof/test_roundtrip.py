@@ -104,8 +104,8 @@ def test_scales_in_a_wrong_order_are_found(whole: int, tmp_path: Path, monkeypat
 def test_zero_points_in_a_wrong_order_are_found(whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof_small, "WHOLE", whole)
     model = sample("gptq-4bit-v2-asym").write(tmp_path)
-    real = layouts_small.zero_points.integer
-    monkeypatch.setattr(layouts_small.zero_points, "integer", lambda *args: np.ascontiguousarray(np.roll(real(*args), 1, axis=-1)))
+    real = layouts_small.zero_points.joined
+    monkeypatch.setattr(layouts_small.zero_points, "joined", lambda *args: np.ascontiguousarray(np.roll(real(*args), 1, axis=-1)))
     with pytest.raises(ProofFailed) as failed:
         convert(model, tmp_path / "out")
     assert failed.value.finding.tensor is not None
