@@ -87,7 +87,7 @@ def listed(expert: ExpertStream) -> Listed:
 
 
 class _NeedsRows(Exception):
-    """A window goes through Python, which reads rows as they are stored: not worth turning them too."""
+    """A window goes through Python, which reads rows as they are stored, or one window takes whole rows: turning them would only cost."""
 
 
 class _Lister:
@@ -95,6 +95,8 @@ class _Lister:
         packings = {"strips" if i in turned else block.packing for i, (_, block) in enumerate(expert.weight.of_expert(expert.expert))}
         _, _, still = passes.aux_sort(expert.recipe, expert.values)
         windows = list(passes.windows(expert.recipe, WINDOW, passes.window_unit(expert.recipe, packings, still)))
+        if turned and len(windows) == 1:
+            raise _NeedsRows
         self._expert, self._windows, self._turned = expert, windows, turned
         self._code = passes.padding_code(expert.recipe, expert.values)
         self._words = np.empty(max(w.words for w in windows), np.uint32)

@@ -164,7 +164,8 @@ class _Calls:
         self._expert, self._writer, self._at, self._digest, self._worker = expert, writer, at, digest, worker
         self._listed = programs.program_of(expert)
         self._packed = worker.arena.take("packed", 4 * max(w.words for w in self._listed.windows))
-        self._times = np.zeros((len(self._listed.windows) + 1, MARKS, 2), np.int64)  # the last: of turning; as clock_gettime gives them: seconds, nanoseconds
+        # as clock_gettime gives them: seconds, nanoseconds; the last window's row is followed by one of turning
+        self._times = np.zeros((len(self._listed.windows) + 1, MARKS, 2), np.int64)
         self._result = np.zeros(8, np.int64)
         self._sources = {slot: worker.source(slot, nbytes) for slot, nbytes in self._listed.reads.items()}
         self._turned = {slot: worker.arena.take(f"turned {slot}", x.shape[0] * x.shape[1]) for slot, x in self._listed.turned.items()}

@@ -34,10 +34,11 @@ from humming_convert.passes.padding import (
     window_unit,
     windows,
 )
+from humming_convert.passes.positions import STRIP
 from humming_convert.passes.scales import place_scale
 from humming_convert.passes.scans import any_zero_code, count_nan_e4m3, group_has_magnitude, group_top_and_bottom
 from humming_convert.passes.small import SMALL_PASSES, look_up
-from humming_convert.passes.strips import STRIP, add_turn, strip_shape, turns
+from humming_convert.passes.strips import add_turn, strip_shape, turns
 
 __all__ = [
     "AUX_KINDS",

@@ -185,9 +185,10 @@ def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int, Transfer], C
     return put
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return wide("gptq-4bit-v1-sym").write(tmp_path)
+@pytest.fixture(params=["gptq-4bit-v1-sym", "ct-int4-sym"], ids=["as stored", "turned"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Windows read a file's rows as they are stored, or all rows are turned first."""
+    return wide(request.param).write(tmp_path)
 
 
 def test_short_transfers_are_finished(model: Path, tmp_path: Path, small_lists: list[int], instead: Any) -> None:
@@ -347,6 +348,30 @@ def test_a_proof_that_does_nothing_is_found(model: Path, tmp_path: Path, small_l
 
     monkeypatch.setattr(programs, "listed", without)
     with pytest.raises(AssertionError, match="cannot find again"):
+        api.convert(plan, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["ct-int4-sym", "ct-nvfp4", "gptq-4bit-v1-sym"])
+def test_rows_are_turned_and_words_of_columns_are_not(name: str, tmp_path: Path, small_lists: list[int]) -> None:
+    api.convert(api.plan(wide(name).write(tmp_path), target="sm90", act="bf16"), out=tmp_path / "out")
+    assert small_lists
+    assert all(bool(x.turned) == name.startswith("ct") for x in programs._kept.values())
+
+
+@pytest.mark.parametrize("rows", [8, 32])
+def test_rows_that_are_turned_to_a_wrong_place_are_found_by_the_sampled_window(
+    rows: int, tmp_path: Path, small_lists: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packing and proof see the same strips, whose first rows are others' too."""
+    plan = api.plan(wide("ct-int4-sym").write(tmp_path), target="sm90", act="bf16")
+    real = passes.add_turn
+
+    def moved(listing: Any, n: int, row_bytes: int, pitch: int, source: passes.At, target: passes.At, result: int) -> None:
+        source = passes.At(source.base, source.offset + row_bytes * rows)
+        real(listing, n - rows, row_bytes, pitch, source, target, result)
+
+    monkeypatch.setattr(passes, "add_turn", moved)
+    with pytest.raises(ProofFailed):
         api.convert(plan, out=tmp_path / "out")
 
 
