@@ -80,9 +80,11 @@ def manifest_names(folder: Path) -> list[str]:
     return rank_names(common) or [NAME]
 
 
-def stored_layers(folder: Path) -> Iterator[StoredLayer]:
-    """Every packed layer of every rank."""
+def stored_layers(folder: Path, only: int | None = None) -> Iterator[StoredLayer]:
+    """Every packed layer of every rank, or of one: a machine may have the files of its own rank alone. Refused where files and manifest differ."""
     for rank, name in enumerate(manifest_names(folder)):
+        if only is not None and rank != only:
+            continue
         manifest = read_manifest(folder, file_inside(folder, name).name)
         humming, where = manifest["humming"], manifest["target"]
         target = target_of(where["sm"], where["ppu"])

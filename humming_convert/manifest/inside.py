@@ -68,7 +68,9 @@ class StoredTensors:
             if view is None:
                 findings.error("tensor-missing", f"{said['file']} has no tensor {said['name']}", **where)
             elif view.dtype != said["dtype"]:
-                findings.error("tensor-dtype", f"{said['name']} is {view.dtype} in {said['file']}, {said['dtype']} in the manifest", **where)
+                findings.error(
+                    "tensor-dtype", f"{said['name']} is {view.dtype} in {said['file']}, {said['dtype']} in the manifest", **where
+                )
             elif list(view.shape) != list(said["shape"]):
                 was, is_ = list(said["shape"]), list(view.shape)
                 findings.error("tensor-shape", f"{said['name']} is {is_} in {said['file']}, {was} in the manifest", **where)

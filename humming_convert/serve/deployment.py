@@ -91,4 +91,6 @@ def kv_cache_findings(scheme: Mapping[str, Any] | None) -> Iterator[Finding]:
     wanted = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
     differ = [f"{key}: {scheme.get(key)!r}" for key, value in wanted.items() if scheme.get(key, value) != value]
     if differ:
-        yield refusal("kv-cache-scheme", f"kv_cache_scheme has {', '.join(differ)}; static FP8 scales of a tensor are read", file="config.json")
+        yield refusal(
+            "kv-cache-scheme", f"kv_cache_scheme has {', '.join(differ)}; static FP8 scales of a tensor are read", file="config.json"
+        )

@@ -60,9 +60,7 @@ def library_findings(manifest: Mapping[str, Any], machine: Machine) -> Iterator[
         yield refusal("humming-version", said, accepted=accepted, installed=machine.humming)
 
 
-def reading_findings(
-    manifest: Mapping[str, Any], entry: Mapping[str, Any], read: Mapping[str, Any], machine: Machine
-) -> Iterator[Finding]:
+def reading_findings(manifest: Mapping[str, Any], entry: Mapping[str, Any], read: Mapping[str, Any], machine: Machine) -> Iterator[Finding]:
     """read: the fields and flags of the library's configuration made from `entry["config"]`."""
     stored = {**entry["config"], **{flag: entry["flags"][flag] for flag in FLAGS if flag in entry["flags"]}}
     differ = [f"{name}: stored {value}, read {read.get(name)}" for name, value in stored.items() if read.get(name) != value]

@@ -29,8 +29,13 @@ REFUSALS: tuple[Refusal, ...] = (
     # ---------------------------------------------------------------- the folder
     Refusal("no-manifest", "folder", "there is no manifest, or it is no JSON", "name a folder that `convert` finished"),
     Refusal("manifest-damaged", "folder", "the manifest is not what its digest says", FETCH),
-    Refusal("manifest-newer", "folder", "the manifest has a format version that this version does not read", "install a newer humming-convert"),
-    Refusal("not-packed", "folder", "the folder is in the standard form", "serve it as it is: stock vLLM reads it; or convert with --target"),
+    Refusal(
+        "manifest-newer", "folder", "the manifest has a format version that this version does not read", "install a newer humming-convert"
+    ),
+    Refusal(
+        "not-packed", "folder", "the folder is in the standard form", "serve it as it is: stock vLLM reads it; or convert with --target"
+    ),
+    Refusal("no-rank", "folder", "the folder has no such rank", "ranks count from 0; `parallel` of the manifest says how many there are"),
     Refusal("name-outside", "folder", "the manifest names a file that is not inside the folder", FETCH),
     Refusal("tensor-missing", "folder", "a tensor of the manifest is not in its file", FETCH),
     Refusal("tensor-dtype", "folder", "a tensor has another type than in the manifest", FETCH),
@@ -86,10 +91,16 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("kv-cache-scheme", "vllm", "the KV cache scales are of a kind that is not read", "remove kv_cache_scheme from config.json"),
     Refusal("reload", "vllm", "the weights are to be loaded a second time", "start vLLM anew; packed layers cannot be updated in place"),
     # ---------------------------------------------------------------- a layer
-    Refusal("layer-apart", "layer", "vLLM makes one module of what the folder keeps apart", "convert again with --fuse vllm, without unfuse"),
+    Refusal(
+        "layer-apart", "layer", "vLLM makes one module of what the folder keeps apart", "convert again with --fuse vllm, without unfuse"
+    ),
     Refusal("layer-incomplete", "layer", "the folder has only one of w13 and w2", FETCH),
-    Refusal("layer-kind", "layer", "vLLM has another kind of module under this name", "convert again with --lm-head dequantize, or " + STANDARD),
-    Refusal("layer-shape", "layer", "vLLM wants other rows or columns than the layer has", "serve the config.json of the folder, with its ranks"),
+    Refusal(
+        "layer-kind", "layer", "vLLM has another kind of module under this name", "convert again with --lm-head dequantize, or " + STANDARD
+    ),
+    Refusal(
+        "layer-shape", "layer", "vLLM wants other rows or columns than the layer has", "serve the config.json of the folder, with its ranks"
+    ),
     Refusal("layer-dtype", "layer", "vLLM wants another type than the layer gives", "start vLLM with --dtype {dtype}"),
     Refusal("bias", "layer", "vLLM and the folder do not agree on a bias", STANDARD),
     Refusal("row-order", "layer", "the rows of gate and up are not in the order that the activation function reads", STANDARD),

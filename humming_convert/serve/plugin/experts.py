@@ -34,6 +34,7 @@ class PackedExpertsMethod(FusedMoEMethodBase):
         super().__init__(moe)
         self.config, self.group = config, group
         self.rows: list[int] | None = None
+        self.moe_kernel: Any = None
         self.humming_configs: dict[str, Any] = {}
         self.experts_cls = self._experts_class() if group.experts else None
 
