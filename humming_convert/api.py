@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from humming_convert.engine.how import How
     from humming_convert.engine.progress import Progress
     from humming_convert.engine.run import Result
+    from humming_convert.gemm.doctor import Row
     from humming_convert.plan.inspect import Inspection
     from humming_convert.plan.types import Plan, Request
     from humming_convert.proof.recheck import Recheck
@@ -31,6 +32,7 @@ __all__ = [
     "convert",
     "convert_all",
     "default_name",
+    "doctor",
     "inspect",
     "merge",
     "open_model",
@@ -334,6 +336,20 @@ def recheck(out: str | Path, *, humming_version: str) -> Recheck:
     if humming_version not in VERSIONS:
         raise UsageError(f"--humming-version {humming_version}: its rules are not known here; known: {', '.join(VERSIONS)}")
     return recheck_folder(folder, humming_version)
+
+
+def doctor(out: str | Path | None = None) -> list[Row]:
+    """What running kernels needs on this machine, or whether a packed folder will load here. Nothing is changed."""
+    if out is None:
+        from humming_convert.gemm.doctor import rows
+
+        return rows()
+    from humming_convert.serve.doctor import rows as rows_of_folder
+
+    folder = Path(out)
+    if not folder.is_dir():
+        raise UsageError(f"{out}: no such folder")
+    return rows_of_folder(folder)
 
 
 def load(out: str | Path, *, device: str = "cuda", rank: int = 0, backend: str = "core", check: bool = True) -> CheckedLayers:
