@@ -54,6 +54,7 @@ class HummingPackedConfig(QuantizationConfig):
         self.section = section
         self.model: str | None = None
         self.revision: str | None = None
+        self.placed = False  # packed tensors are on the device
         self.kv_cache_scheme: dict[str, Any] | None = section.get("kv_cache_scheme")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -150,6 +151,12 @@ class HummingPackedConfig(QuantizationConfig):
     def common_names(self) -> frozenset[str]:
         """Names of the unquantized tensors."""
         return frozenset(json.loads((self.path() / INDEX).read_bytes())["weight_map"])
+
+    def get_checkpoint_weight_mapper(self) -> Any:
+        """vLLM asks for it whenever it loads weights, the second time too: then packed layers would stay as they are beside new ones."""
+        if self.placed:
+            raise Refused([refusal("reload", "packed layers are read once, when the model is loaded")])
+        return QuantizationConfig.get_checkpoint_weight_mapper()
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
         """Packed layers by the manifest; every other linear layer and experts as stock vLLM has them, attention with its scales."""

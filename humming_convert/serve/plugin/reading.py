@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from humming_convert.findings import Findings, Refused
 from humming_convert.serve import library
@@ -19,9 +20,10 @@ def config_of(config: Any, entry: Mapping[str, Any], experts: int | None = None)
     read = {**library.as_read(made), "num_experts": entry["config"]["num_experts"]}
     known: Machine = config.machine
     found = list(reading_findings(config.rank.manifest, entry, read, known))
-    if found:
-        named = Machine(sm=known.sm, humming=known.humming, compiler=library.compiler(), cubin_patch=known.cubin_patch)
-        Findings(reading_findings(config.rank.manifest, entry, read, named)).raise_errors()
+    if any(f.code == "compiler-class" for f in found):
+        named = replace(known, compiler=library.compiler())
+        found = list(reading_findings(config.rank.manifest, entry, read, named))
+    Findings(found).raise_errors()
     return made
 
 
@@ -29,6 +31,7 @@ def add_parameters(config: Any, layer: torch.nn.Module, entry: Mapping[str, Any]
     """Reads the layer's tensors to the device and registers them as `prefix` and role. rows: of dim 0, where this rank has not all experts."""
     for role, view in config.rank.tensors.views(entry).items():
         tensor = config.placing.place(view, rows)
+        config.placed = True
         layer.register_parameter(f"{prefix}{role}", torch.nn.Parameter(tensor, requires_grad=False))
 
 
