@@ -25,7 +25,7 @@ def rows(folder: Path) -> list[Row]:
     machine = here()
     return [
         _folder(packed),
-        *(_files(packed.rank(*key), key) for key in packed.rank_files),
+        *(_files(packed.rank(*key), number) for number, key in enumerate(packed.rank_files)),
         _gpu(packed, machine),
         _library(packed, machine),
         _reading(packed, machine),
@@ -69,9 +69,8 @@ def _folder(packed: PackedFolder) -> Row:
     return Row("folder", True, f"{made}; ranks: {ranks}")
 
 
-def _files(rank: RankLayers, key: tuple[int, int]) -> Row:
+def _files(rank: RankLayers, number: int) -> Row:
     """A machine that serves some ranks alone may lack the files of the others: the row says whose they are."""
-    what = f"files, rank {key[0]}" + (f".{key[1]}" if key[1] != key[0] else "")
     findings: list[Finding] = []
     for entry in rank.layers:
         try:
@@ -79,7 +78,7 @@ def _files(rank: RankLayers, key: tuple[int, int]) -> Row:
         except Refused as refused:
             findings += [f for f in refused.findings if f not in findings]
     tensors = sum(len(entry["tensors"]) for entry in rank.layers)
-    return _row(what, f"{len(rank.layers)} layers, {tensors} tensors where the manifest says", findings[:3])
+    return _row(f"files, rank {number}", f"{len(rank.layers)} layers, {tensors} tensors where the manifest says", findings[:3])
 
 
 def _gpu(packed: PackedFolder, machine: Machine) -> Row:

@@ -30,6 +30,7 @@ from humming_convert.serve.library import cubin_patch, installed_version
 from humming_convert.serve.machine import Machine, gpu_findings, library_findings
 from humming_convert.serve.names import has_kv_scales, holds_module
 from humming_convert.serve.plugin import METHOD
+from humming_convert.serve.plugin.tested import HUMMING_INTERFACE, interface_finding
 from humming_convert.serve.refusals import refusal
 from humming_convert.serve.torch_tensors import Placing
 
@@ -89,6 +90,8 @@ class HummingPackedConfig(QuantizationConfig):
         findings.extend(library_findings(common, self.machine))
         findings.extend(kv_cache_findings(self.kv_cache_scheme))
         findings.raise_errors()
+        if (finding := interface_finding(HUMMING_INTERFACE)) is not None:
+            raise Refused([finding])
 
     @cached_property
     def machine(self) -> Machine:

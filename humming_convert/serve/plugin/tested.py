@@ -14,6 +14,7 @@ from humming_convert.serve.refusals import refusal
 TESTED = ("0.33",)
 INTERFACE = (
     "vllm.config:get_current_vllm_config",
+    "vllm.config:get_current_vllm_config_or_none",
     "vllm.distributed:get_tensor_model_parallel_rank",
     "vllm.distributed:get_tensor_model_parallel_world_size",
     "vllm.model_executor.layers.attention_layer_base:AttentionLayerBase",
@@ -30,7 +31,7 @@ INTERFACE = (
     "vllm.model_executor.layers.quantization.kv_cache:BaseKVCacheMethod",
     "vllm.platforms:current_platform",
 )
-# looked for when a layer is made: importing them imports humming
+# looked for when a packed folder is opened: importing them imports humming
 HUMMING_INTERFACE = (
     "vllm.model_executor.layers.quantization.utils.humming:get_humming_linear_compute_config",
     "vllm.model_executor.layers.quantization.utils.humming:get_humming_moe_quant_config",
@@ -38,7 +39,10 @@ HUMMING_INTERFACE = (
     "vllm.model_executor.layers.quantization.utils.humming:make_humming_moe_kernel",
     "vllm.model_executor.layers.quantization.utils.humming:select_humming_moe_experts",
     "vllm.model_executor.layers.quantization.utils.humming:weight_schema_to_quant_key",
+    "vllm.utils.humming:HummingInputSchema",
+    "vllm.utils.humming:HummingWeightSchema",
     "vllm.utils.humming:create_humming_locks",
+    "vllm.utils.humming:humming_forward",
 )
 
 
@@ -78,6 +82,11 @@ def untested() -> Finding | None:
         return refusal("vllm-version", "vLLM has no metadata here, so that its version is unknown", tested=" or ".join(TESTED))
     if (finding := version_finding(installed)) is not None:
         return finding
-    if names := missing(INTERFACE):
-        return refusal("vllm-interface", f"vLLM {installed} has no {', '.join(names)}", tested=" or ".join(TESTED))
+    return interface_finding(INTERFACE)
+
+
+def interface_finding(names: tuple[str, ...]) -> Finding | None:
+    """Where a name is missing."""
+    if gone := missing(names):
+        return refusal("vllm-interface", f"vLLM {installed_vllm()} has no {', '.join(gone)}", tested=" or ".join(TESTED))
     return None
