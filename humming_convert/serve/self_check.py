@@ -29,6 +29,7 @@ ROWS = 16  # of the activations: two whole ones, the others a stretch of columns
 WHOLE = 2
 SAMPLED = 32  # rows of W that are compared
 SEED = 0x48554D
+NEAR = 2.0**-16  # relative: division as kernels do it, and the step from float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,24 @@ def sampled(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
     return np.sort(np.concatenate(([0, n - 1], inner)))
 
 
+def activations(stored: StoredLayer, bits: NDArray[np.uint16], sm: int) -> tuple[F64, F64]:
+    """What rows stand for once they are quantized, and how far another kernel may be off because it divides less exactly: a number that lies
+    between two of the type goes to either, a scale to either of its type's."""
+    compute = Compute.of(stored.layer, stored.config, sm=sm, output=stored.layer.half)
+    x = as_float(bits, stored.layer.half)
+    given = stored.given_scale() if compute.wants_given_scale else 1.0
+    q, scale = quantize_any.in_numpy(x, compute, given)
+    meant = quantize_any.meant(q, scale, compute)
+    unsure = np.zeros_like(meant)
+    if compute.quantizes:
+        wide = np.repeat(scale, compute.act_group, axis=1)[:, : x.shape[1]] if compute.act_group else scale
+        for nudge in (np.float32(1 - NEAR), np.float32(1 + NEAR)):
+            number = quantize_any.meant(quantize_any.round_to_type(x / wide * nudge, compute), scale, compute)
+            whole = quantize_any.meant(*quantize_any.in_numpy(x * nudge, compute, given), compute) / nudge
+            unsure = np.maximum(unsure, np.maximum(np.abs(number - meant), np.abs(whole - meant)))
+    return meant, unsure
+
+
 def self_check(stored: StoredLayer, multiply: Multiply, tolerance: Tolerance, sm: int) -> Finding | None:
     """sm: of the GPU that multiplies."""
     layer = stored.layer
@@ -65,9 +84,7 @@ def self_check(stored: StoredLayer, multiply: Multiply, tolerance: Tolerance, sm
     bits, rows = probe(layer.k, layer.half, rng), sampled(layer.n, rng)
     expert_of_row = np.arange(ROWS, dtype=np.int64) % 2 * (layer.experts - 1) if layer.experts else None
     y = multiply(bits, expert_of_row)
-    compute = Compute.of(layer, stored.config, sm=sm, output=layer.half)
-    given = stored.given_scale() if compute.wants_given_scale else 1.0
-    x = quantize_any.meant(*quantize_any.in_numpy(as_float(bits, layer.half), compute, given), compute)
+    x, unsure = activations(stored, bits, sm)
     reference = stored.reference(stored.tensors())
     for e in sorted(set(expert_of_row.tolist())) if expert_of_row is not None else [0]:
         mine = np.flatnonzero(expert_of_row == e) if expert_of_row is not None else np.arange(ROWS)
@@ -77,7 +94,7 @@ def self_check(stored: StoredLayer, multiply: Multiply, tolerance: Tolerance, sm
         def where(i: int, j: int, mine: NDArray[Any] = mine, e: int = e) -> dict[str, Any]:
             return at_row(int(mine[i]), int(rows[j]), e)
 
-        allowed = tolerance.size * size + tolerance.result * np.abs(want)
+        allowed = tolerance.size * size + tolerance.result * np.abs(want) + unsure[mine] @ np.abs(w).T
         wrong = worst("self-check", y[np.ix_(mine, rows)], want, allowed, where)
         if wrong is not None:
             return refusal("self-check", str(wrong), layer=stored.name)

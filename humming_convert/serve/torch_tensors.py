@@ -1,12 +1,14 @@
 """Packed tensors as torch tensors on a device, byte for byte.
 
-In: TensorViews, and the rows of dim 0 that are wanted.  Out: tensors of the stored type and shape. Host memory: one staging buffer.
+In: TensorViews, and the rows of dim 0 that are wanted.  Out: tensors of the stored type and shape. Host memory: a few staging buffers.
 Facts: runtimes.md 1.5 (stored type = created type: copying between types would convert values).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from humming_convert.checkpoint.reading import Pread
@@ -25,44 +27,76 @@ TORCH = {
     "F8_E5M2": "float8_e5m2",
     "F8_E8M0": "float8_e8m0fnu",
 }
-STAGING = 64 << 20
+CHUNK, SLOTS, READERS = 4 << 20, 8, 4  # bytes of a staging buffer, how many there are, how many threads fill them
+
+
+@dataclass
+class Slot:
+    """Page-locked memory, filled by a thread and copied by the device. `free`: when the copy is done."""
+
+    buffer: Any
+    free: Any
+    filled: Future[None] | None = None
 
 
 class Placing:
-    """Reads tensors to one device. Files are opened once, the staging buffer is kept."""
+    """Reads tensors to one device. Files are opened once. Reading and copying go on side by side, on the stream that is current."""
 
     def __init__(self, device: Any) -> None:
         import torch
 
         self.torch, self.device = torch, torch.device(device)
         self.read = Pread()
-        self._staging: Any = None
+        self._slots: list[Slot] = []
+        self._readers: ThreadPoolExecutor | None = None
 
     def place(self, view: TensorView, rows: Sequence[int] | None = None) -> Any:
         """The whole tensor, or these rows of dim 0 in this order."""
         torch = self.torch
         shape = view.shape if rows is None else (len(rows), *view.shape[1:])
         out = torch.empty(shape, dtype=getattr(torch, TORCH[view.dtype]), device=self.device)
-        flat = out.view(torch.uint8).reshape(-1) if out.ndim else out.reshape(1).view(torch.uint8)
-        at = 0
-        for part in [view] if rows is None else runs(view, rows):
-            self._fill(part, flat[at : at + part.nbytes])
-            at += part.nbytes
-        assert at == flat.numel(), (view, rows)
+        flat = out.reshape(-1).view(torch.uint8)
+        chunks = list(_chunks([view] if rows is None else runs(view, rows)))
+        if self.device.type == "cpu":
+            for at, part in chunks:
+                self.read.fill(part, memoryview(flat[at : at + part.nbytes].numpy()))
+        else:
+            with torch.cuda.device(self.device):
+                self._stage(chunks, flat)
+        assert sum(part.nbytes for _, part in chunks) == flat.numel(), (view, rows)
         return out
 
-    def _fill(self, view: TensorView, into: Any) -> None:
-        if self.device.type == "cpu":
-            self.read.fill(view, memoryview(into.numpy()))
-            return
-        if self._staging is None:
-            self._staging = self.torch.empty(STAGING, dtype=self.torch.uint8, pin_memory=True)
+    def _stage(self, chunks: list[tuple[int, TensorView]], flat: Any) -> None:
+        """Fills SLOTS chunks ahead of the one that is copied."""
+        if self._readers is None:
+            torch = self.torch
+            self._readers = ThreadPoolExecutor(READERS, "read packed")
+            self._slots = [
+                Slot(torch.empty(CHUNK, dtype=torch.uint8, device="cpu", pin_memory=True), torch.cuda.Event()) for _ in range(SLOTS)
+            ]
+        for number in range(len(chunks) + SLOTS):
+            slot = self._slots[number % SLOTS]
+            if number >= SLOTS and number - SLOTS < len(chunks):
+                at, part = chunks[number - SLOTS]
+                assert slot.filled is not None
+                slot.filled.result()  # SourceError of the thread
+                flat[at : at + part.nbytes].copy_(slot.buffer[: part.nbytes], non_blocking=True)
+                slot.free.record()
+            if number < len(chunks):
+                part = chunks[number][1]
+                slot.free.synchronize()
+                slot.filled = self._readers.submit(self.read.fill, part, memoryview(slot.buffer[: part.nbytes].numpy()))
+
+
+def _chunks(views: Iterable[TensorView]) -> Iterator[tuple[int, TensorView]]:
+    """(where it goes, at most CHUNK bytes), as they follow each other."""
+    at = 0
+    for view in views:
         raw = TensorView(name=view.name, file=view.file, dtype="U8", shape=(view.nbytes,), offset=view.offset, nbytes=view.nbytes)
-        for start in range(0, view.nbytes, STAGING):
-            part = raw.rows(start, min(start + STAGING, view.nbytes))
-            staged = self._staging[: part.nbytes]
-            self.read.fill(part, memoryview(staged.numpy()))
-            into[start : start + part.nbytes].copy_(staged)  # waits: the buffer is free again when it returns
+        for start in range(0, view.nbytes, CHUNK):
+            part = raw.rows(start, min(start + CHUNK, view.nbytes))
+            yield at, part
+            at += part.nbytes
 
 
 def runs(view: TensorView, rows: Sequence[int]) -> Iterator[TensorView]:
