@@ -33,8 +33,7 @@ from humming_convert.serve.plugin import METHOD
 from humming_convert.serve.plugin.tested import HUMMING_INTERFACE, interface_finding
 from humming_convert.serve.refusals import refusal
 from humming_convert.serve.torch_tensors import Placing
-
-INDEX = "model.safetensors.index.json"
+from humming_convert.serve.where import INDEX, folder_of
 
 
 def register_config() -> None:
@@ -92,6 +91,9 @@ class HummingPackedConfig(QuantizationConfig):
         findings.raise_errors()
         if (finding := interface_finding(HUMMING_INTERFACE)) is not None:
             raise Refused([finding])
+        # configurations of layers are constants of compiled graphs, which vLLM keeps under a digest of the model's config among others
+        if isinstance(section := getattr(hf_config, "quantization_config", None), dict):
+            section["manifest_digest"] = common["manifest_digest"]
 
     @cached_property
     def machine(self) -> Machine:
@@ -107,12 +109,7 @@ class HummingPackedConfig(QuantizationConfig):
     def path(self) -> Path:
         """The folder, or the snapshot of a Hub id in the cache; manifests are fetched, weights are vLLM's to fetch."""
         assert self.model is not None, "vLLM asks for layers before it has said where the model is"
-        if os.path.isdir(self.model):
-            return Path(self.model)
-        from huggingface_hub import snapshot_download
-
-        cache = get_download_dir()
-        return Path(snapshot_download(self.model, revision=self.revision, cache_dir=cache, allow_patterns=["humming_manifest*.json"]))
+        return folder_of(self.model, self.revision, get_download_dir())
 
     # ---------------------------------------------------------------- in a worker
     def deployment(self) -> Deployment:
