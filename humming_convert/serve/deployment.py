@@ -16,6 +16,7 @@ from humming_convert.serve.folder import PackedFolder
 from humming_convert.serve.refusals import refusal
 
 LOAD_FORMATS = ("auto", "safetensors", "hf")  # read the files of the index and no others (vLLM 0.33, DefaultModelLoader)
+OWN_LOADERS = ("deepseek_v4",)  # their loaders look for names of the makers' files that no packed folder has
 ENVIRONMENT = ("VLLM_HUMMING_INPUT_QUANT_CONFIG", "VLLM_HUMMING_ONLINE_QUANT_CONFIG")  # would change what a layer computes
 
 
@@ -82,6 +83,12 @@ def rank_of(folder: PackedFolder, d: Deployment) -> tuple[int, int] | None:
     else:
         return None
     return key if key in folder.rank_files else None
+
+
+def model_findings(model_type: str) -> Iterator[Finding]:
+    """model_type: of config.json."""
+    if model_type.startswith(OWN_LOADERS):
+        yield refusal("own-loader", f"vLLM has a loader of its own for {model_type}", file="config.json")
 
 
 def kv_cache_findings(scheme: Mapping[str, Any] | None) -> Iterator[Finding]:

@@ -15,10 +15,10 @@ def has_kv_scales(names: Iterable[str]) -> bool:
 
 
 def tail(prefix: str) -> str:
-    """From the word before the first number on: what models call alike, whatever stands in front. Without a number: the last word."""
+    """From the word before the first number on: what models call alike, whatever stands in front. Without a number: the last two words."""
     words = prefix.split(".")
     at = next((i for i, word in enumerate(words) if word.isdecimal()), None)
-    return words[-1] if at is None else ".".join(words[max(0, at - 1) :])
+    return ".".join(words[-2:]) if at is None else ".".join(words[max(0, at - 1) :])
 
 
 def holds_module(names: Iterable[str], prefix: str) -> bool:

@@ -64,6 +64,12 @@ REFUSALS: tuple[Refusal, ...] = (
     # ---------------------------------------------------------------- how vLLM is started
     Refusal("vllm-version", "vllm", "the plugin was not tested with the installed vLLM", "install vLLM {tested}, or " + STANDARD),
     Refusal("vllm-interface", "vllm", "the installed vLLM lacks a name that the plugin uses", "install vLLM {tested}, or " + STANDARD),
+    Refusal(
+        "own-loader",
+        "vllm",
+        "vLLM loads models of this type by code of its own, which reads the files of their makers alone",
+        "serve the source; vLLM may pack it by itself",
+    ),
     Refusal("entry", "vllm", "the layers are not packed as vLLM asks for them", "convert again with --entry vllm and --fuse vllm"),
     Refusal("dtype", "vllm", "vLLM runs the model in another type than the layers give", "start vLLM with --dtype {dtype}"),
     Refusal(

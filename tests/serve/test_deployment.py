@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from codes import codes
 
-from humming_convert.serve.deployment import LOAD_FORMATS, Deployment, deployment_findings, kv_cache_findings, rank_of
+from humming_convert.serve.deployment import LOAD_FORMATS, Deployment, deployment_findings, kv_cache_findings, model_findings, rank_of
 from humming_convert.serve.folder import PackedFolder
 from tests.serve.conftest import EXPERTS, Packed
 
@@ -76,6 +76,11 @@ def test_whole_experts_of_one_rank_serve_any_number_of_expert_ranks(packed: Pack
 def test_experts_that_are_cut_serve_no_expert_parallelism(packed: Packed) -> None:
     folder = PackedFolder.open(packed(EXPERTS, tp=2))
     assert codes(deployment_findings(folder, started(tp_size=2, ep_size=2))) == ["ep-size"]
+
+
+def test_models_that_vllm_loads_by_code_of_their_own_are_refused() -> None:
+    assert codes(model_findings("deepseek_v4")) == ["own-loader"]
+    assert not any(codes(model_findings(x)) for x in ("llama", "qwen3_moe", "deepseek_v3", "gpt_oss", ""))
 
 
 # ------------------------------------------------------------------ KV cache

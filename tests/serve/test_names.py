@@ -13,6 +13,7 @@ from humming_convert.serve.names import has_kv_scales, holds_module, tail
         ("model.layers.5.mlp.experts", "layers.5.mlp.experts"),
         ("language_model.model.layers.0.mlp.experts", "layers.0.mlp.experts"),
         ("lm_head", "lm_head"),
+        ("model.visual.merger.linear_fc1", "merger.linear_fc1"),
         ("3.experts", "3.experts"),
     ],
 )

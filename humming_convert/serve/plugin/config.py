@@ -24,7 +24,7 @@ from vllm.model_executor.layers.quantization.kv_cache import BaseKVCacheMethod
 from vllm.platforms import current_platform
 
 from humming_convert.findings import Findings, Refused
-from humming_convert.serve.deployment import ENVIRONMENT, Deployment, deployment_findings, kv_cache_findings, rank_of
+from humming_convert.serve.deployment import ENVIRONMENT, Deployment, deployment_findings, kv_cache_findings, model_findings, rank_of
 from humming_convert.serve.folder import PackedFolder, RankLayers
 from humming_convert.serve.library import cubin_patch, installed_version
 from humming_convert.serve.machine import Machine, gpu_findings, library_findings
@@ -87,6 +87,7 @@ class HummingPackedConfig(QuantizationConfig):
         common = self.folder.common
         findings.extend(gpu_findings(common, self.machine))
         findings.extend(library_findings(common, self.machine))
+        findings.extend(model_findings(str(getattr(hf_config, "model_type", ""))))
         findings.extend(kv_cache_findings(self.kv_cache_scheme))
         findings.raise_errors()
         if (finding := interface_finding(HUMMING_INTERFACE)) is not None:
