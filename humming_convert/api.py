@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from humming_convert.engine.how import How
     from humming_convert.engine.progress import Progress
     from humming_convert.engine.run import Result
-    from humming_convert.gemm.load import Loaded
+    from humming_convert.gemm.doctor import Row
     from humming_convert.plan.inspect import Inspection
     from humming_convert.plan.types import Plan, Request
     from humming_convert.proof.recheck import Recheck
     from humming_convert.proof.stream import Packers
     from humming_convert.proof.verify import Verification
+    from humming_convert.serve.load import CheckedLayers
 
 __all__ = [
     "Finding",
@@ -31,6 +32,7 @@ __all__ = [
     "convert",
     "convert_all",
     "default_name",
+    "doctor",
     "inspect",
     "merge",
     "open_model",
@@ -336,13 +338,30 @@ def recheck(out: str | Path, *, humming_version: str) -> Recheck:
     return recheck_folder(folder, humming_version)
 
 
-def load(out: str | Path, *, device: str = "cuda", rank: int = 0) -> Loaded:
+def doctor(out: str | Path | None = None) -> list[Row]:
+    """What running kernels needs on this machine, or whether a packed folder will load here. Nothing is changed."""
+    if out is None:
+        from humming_convert.gemm.doctor import rows
+
+        return rows()
+    from humming_convert.serve.doctor import rows as rows_of_folder
+
+    folder = Path(out)
+    if not folder.is_dir():
+        raise UsageError(f"{out}: no such folder")
+    return rows_of_folder(folder)
+
+
+def load(out: str | Path, *, device: str = "cuda", rank: int = 0, backend: str = "core", check: bool = True) -> CheckedLayers:
     """The layers of a packed folder as callables on a GPU: `hc.load("out/")["model.layers.0.mlp.down_proj"](x)`.
 
-    device: `cuda`, the current one, or `cuda:1`.  rank: the manifest, where there are several.  Kernels that the folder ships are taken;
-    others are compiled when they are asked for.  NoDevice where there is no GPU or no CuPy, Refused for a folder without packed layers.
+    device: `cuda`, the current one, or `cuda:1`.  rank: the manifest, where there are several.  backend: `core`, the kernels of this package
+    (those that the folder ships, others are compiled when they are asked for; CuPy and torch arrays), or `humming`, those of humming-kernels
+    (torch tensors).  check: compare a small product with float64 for the first layer of each configuration.
+    NoDevice where there is no GPU, no CuPy or no torch; Refused for a folder without packed layers, or one that this machine reads otherwise.
     """
-    from humming_convert.gemm.load import load_folder
+    from humming_convert.serve.load import BACKENDS
+    from humming_convert.serve.load import load as load_layers
 
     folder = Path(out)
     if not folder.is_dir():
@@ -350,4 +369,7 @@ def load(out: str | Path, *, device: str = "cuda", rank: int = 0) -> Loaded:
     kind, _, number = device.partition(":")
     if kind != "cuda" or not (number.isdigit() or not number):
         raise UsageError(f"{device}: packed layers run on cuda, or on cuda:1")
-    return load_folder(folder, int(number) if number else None, rank)
+    chosen = next((b for b in BACKENDS if b == backend), None)
+    if chosen is None:
+        raise UsageError(f"backend {backend!r}: one of {', '.join(BACKENDS)}")
+    return load_layers(folder, int(number) if number else None, rank, chosen, check)

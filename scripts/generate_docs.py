@@ -1,4 +1,4 @@
-"""Writes the pages that are tables of the code: formats, format-rules, lossy-steps, targets.
+"""Writes the pages that are tables of the code: formats, format-rules, lossy-steps, targets, refusals.
 
     python scripts/generate_docs.py [--check]
 
@@ -147,7 +147,33 @@ def targets() -> str:
     )
 
 
-PAGES = {"format-rules.md": format_rules, "lossy-steps.md": lossy_steps, "formats.md": formats, "targets.md": targets}
+def refusals() -> str:
+    from humming_convert.serve.refusals import REFUSALS
+
+    who = {
+        "folder": ("The folder", "By the plugin, by `hc.load` and by `doctor OUT`."),
+        "machine": ("The machine", 'By the plugin, by `hc.load(backend="humming")` and by `doctor OUT`.'),
+        "vllm": ("How vLLM is started", "By the plugin."),
+        "layer": ("A layer", "By the plugin, before any kernel runs; `static-experts` and `self-check` also by `hc.load`."),
+    }
+
+    def rows(kind: str) -> str:
+        return table(("code", "when", "what to do"), ((f"`{r.code}`", r.when, r.advice) for r in REFUSALS if r.who == kind))
+
+    return page(
+        "Refusals when a packed folder is loaded",
+        "Words in braces are facts of the case.\n",
+        *(f"## {head}\n\n{text}\n\n{rows(kind)}" for kind, (head, text) in who.items()),
+    )
+
+
+PAGES = {
+    "format-rules.md": format_rules,
+    "lossy-steps.md": lossy_steps,
+    "formats.md": formats,
+    "targets.md": targets,
+    "refusals.md": refusals,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

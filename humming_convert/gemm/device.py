@@ -116,6 +116,10 @@ class Device:
         out = self.cupy.ascontiguousarray(x)
         return out if out.data.ptr % COPIED == 0 else out.copy()
 
+    def from_dlpack(self, x: Any) -> Any:
+        """An array over another library's memory on this device."""
+        return self.cupy.from_dlpack(x)
+
     def counts(self, counts: Any, experts: int) -> Any:
         """Counts of rows as the kernels read them: int32 [experts] on the device, wherever they were."""
         out = self.cupy.ascontiguousarray(self.cupy.asarray(counts), dtype=np.int32)

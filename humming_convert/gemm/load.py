@@ -13,6 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from humming_convert.gemm import torch_arrays
 from humming_convert.gemm.cache import KernelCache
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device, open_device
@@ -39,11 +40,13 @@ class LoadedLayer:
     multiplier: Multiplier
 
     def __call__(self, x: Any, task: Task | NDArray[Any] | None = None) -> Any:
-        """x: [..., k] of the model dtype on the device (float16, bfloat16, or its bits as uint16).  Out: [..., n] of the same type.
+        """x: [..., k] of the model dtype on the device (float16, bfloat16, or its bits as uint16), of CuPy or torch.  Out: [..., n], as x.
 
         task: with experts, where x is [m, k]: the expert of each row, on the host, or `tasks.Contiguous`, `tasks.Masked` with counts on the
         device. Rows that no expert multiplies are NaN.  ValueError for another type or width, or for experts without a task.
         """
+        if torch_arrays.is_torch(x):
+            return torch_arrays.back(self(torch_arrays.bits(self.multiplier.device, x), task), x)
         device, half = self.multiplier.device, self.multiplier.layer.half
         if x.dtype.name not in TAKEN[half]:
             raise ValueError(f"{self.name}: x is {x.dtype.name}, this layer wants {TAKEN[half][0]}")
@@ -88,7 +91,7 @@ def on_device(stored: StoredLayer, device: Device) -> LoadedLayer:
 
 def load_folder(folder: Path, index: int | None = None, rank: int = 0) -> Loaded:
     """index: number of the GPU, the current one if None.  rank: the manifest, where there are several.  Refused, NoDevice from below."""
-    stored = {s.name: s for s in stored_layers(folder) if s.rank == rank}
+    stored = {s.name: s for s in stored_layers(folder, rank)}
     device = open_device(index=index)
     archive = folder / archive_name(architecture(device.sm))
     if archive.exists():

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert.layouts import zero_points
+from humming_convert.layouts.address import sample_codes, standard_codes
 from humming_convert.layouts.orders import order_c
 from humming_convert.layouts.recipe import WeightRecipe
 from humming_convert.layouts.reread import stored_pair
@@ -29,6 +30,8 @@ from humming_convert.targets.table import Target
 
 Array = NDArray[Any]
 F64 = NDArray[np.float64]
+Rows = slice | NDArray[np.int64]
+ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -86,21 +89,22 @@ class Reference:
         """[N', G] -> [N', K']."""
         return np.repeat(x, int(self.config["shape_k"]) // x.shape[1], axis=1)
 
-    def scales(self, e: int) -> F64:
-        """[N' or 1, K' or 1]."""
+    def scales(self, e: int, rows: Rows = ALL) -> F64:
+        """[N' or 1, K' or 1]; rows: of N', where there is one for each."""
         p, n = self.pair, int(self.config["shape_n"])
         if p.kind == "tensor":
             x = self.tensors["weight_scale"].reshape(-1)[e if self.config["num_experts"] else 0]
             return np.asarray(x, np.float64).reshape(1, 1)
-        rows = n // p.gn if p.kind == "block" and p.gn else 1 if p.kind == "block" else n
-        stored = unplace_scale(self.expert("weight_scale", e), scale_place(p), self.target.ppu, rows, self.groups)
+        stored_rows = n // p.gn if p.kind == "block" and p.gn else 1 if p.kind == "block" else n
+        stored = unplace_scale(self.expert("weight_scale", e), scale_place(p), self.target.ppu, stored_rows, self.groups)
+        stored = stored[np.arange(n)[rows] // (n // stored_rows)] if p.kind == "block" else stored[rows]
         if p.fused:
             plus = 1 if p.a.name == "float8e4m3" else 0
             x = np.exp2(stored.view(np.uint8).astype(np.float64) + 1 - plus)
         elif p.int_scale:
             x = stored.view(np.int16).astype(np.float64)
         elif p.kind == "block":
-            return np.repeat(self.spread(stored.astype(np.float64)), n // rows, axis=0)
+            x = stored.astype(np.float64)
         elif p.bs == "float8e8m0" and p.c.name == "float16" and not use_block_scaled_mma(p):
             # S7: the upper bits of a float16, as the library's kernels read them: 0 where the exponent field is 0
             x = (stored.view(np.uint8).astype(np.uint16) << 7).view(np.float16).astype(np.float64)
@@ -115,27 +119,44 @@ class Reference:
 
     def weights(self, e: int = 0) -> F64:
         """[n, k] of one expert."""
-        p, aux = self.pair, WeightAux()
-        n = int(self.config["shape_n"])
-        zero: Array | None = None
-        if p.zero_point == "int":
-            zero = self.integer_zeros(e)
-            aux = WeightAux(zero=zero)
-        elif p.zero_point == "fp":
+        zero = self._integer_zeros(e)
+        codes = unpack_weight(self.recipe, self.expert("weight", e), WeightAux(zero=zero))
+        return np.asarray(self._values(e, codes, zero, ALL)[: self.n, : self.k])
+
+    def rows(self, e: int, rows: NDArray[np.int64]) -> F64:
+        """[len(rows), k] of one expert, each code found by the address formula; what a few rows cost does not depend on n."""
+        zero = self._integer_zeros(e)
+        columns = np.arange(int(self.config["shape_k"]))
+        words = self.expert("weight", e)
+        codes = []
+        for row in rows:
+            at = np.full(columns.size, row)
+            placed = sample_codes(self.recipe, words, at, columns)
+            codes.append(standard_codes(self.recipe, placed, at, columns, WeightAux(zero=zero)))
+        return np.asarray(self._values(e, np.stack(codes), zero, rows)[:, : self.k])
+
+    def _integer_zeros(self, e: int) -> Array | None:
+        return self.integer_zeros(e) if self.pair.zero_point == "int" else None
+
+    def _values(self, e: int, codes: Array, zero: Array | None, rows: Rows) -> F64:
+        """What codes of these rows stand for. zero: integer zero points of all rows."""
+        p, n = self.pair, int(self.config["shape_n"])
+        if p.zero_point == "fp":
             zero = normal_back(self.expert("zero_point", e), self.target.ppu).astype(np.float64)
-        codes = unpack_weight(self.recipe, self.expert("weight", e), aux)
+        if zero is not None:
+            zero = self.spread(zero[rows].astype(np.float64))
         if zero is not None and p.b.is_integer:
-            value = codes.astype(np.float64) - self.spread(zero.astype(np.float64))
+            value = codes.astype(np.float64) - zero
         else:
             value = values(p.b.name)[codes]
             if zero is not None:
-                value = value - self.spread(zero)
-        value = value * self.scales(e)
+                value = value - zero
+        value = value * self.scales(e, rows)
         if p.scale_2 == "tensor":
             value = value * float(self.tensors["weight_scale_2"].reshape(-1)[e if self.config["num_experts"] else 0])
         elif p.scale_2 == "channel":
-            value = value * order_c(self.expert("weight_scale_2", e).reshape(n)).astype(np.float64)[:, None]
-        return np.asarray(value[: self.n, : self.k])
+            value = value * order_c(self.expert("weight_scale_2", e).reshape(n)).astype(np.float64)[rows, None]
+        return np.asarray(value)
 
     def bias(self, e: int = 0) -> F64:
         if "bias" not in self.tensors:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from humming_convert.checkpoint.header import read_header
 from humming_convert.checkpoint.reading import reader
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Findings, Refused
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.reference import Reference
 from humming_convert.manifest.build import NAME
+from humming_convert.manifest.inside import StoredTensors, file_inside
 from humming_convert.manifest.read import rank_names, read_manifest
 from humming_convert.targets.environment import Environment, compiler_version
 from humming_convert.targets.table import Target, target_of
@@ -80,21 +80,17 @@ def manifest_names(folder: Path) -> list[str]:
     return rank_names(common) or [NAME]
 
 
-def stored_layers(folder: Path) -> Iterator[StoredLayer]:
-    """Every packed layer of every rank."""
+def stored_layers(folder: Path, only: int | None = None) -> Iterator[StoredLayer]:
+    """Every packed layer of every rank, or of one: a machine may have the files of its own rank alone. Refused where files and manifest differ."""
     for rank, name in enumerate(manifest_names(folder)):
-        manifest = read_manifest(folder, name)
+        if only is not None and rank != only:
+            continue
+        manifest = read_manifest(folder, file_inside(folder, name).name)
         humming, where = manifest["humming"], manifest["target"]
         target = target_of(where["sm"], where["ppu"])
         if target is None:
             raise Refused(f"{name}: the target {where['name']} is not known to this version")
         env = Environment(compiler_version(humming["cuda_compiler_version"]), humming["cubin_patch"], humming["version"])
-        views: dict[tuple[str, str], TensorView] = {}
-        for file in sorted({t["file"] for x in manifest["layers"] for t in x["tensors"].values()}):
-            header = read_header(folder / file)
-            if isinstance(header, list):
-                raise Refused(header)
-            views |= {(file, tensor): view for tensor, view in header.tensors.items()}
+        tensors = StoredTensors(folder)
         for entry in manifest["layers"]:
-            mine = {role: views[t["file"], t["name"]] for role, t in entry["tensors"].items()}
-            yield StoredLayer(entry["name"], rank, entry, target, env, mine)
+            yield StoredLayer(entry["name"], rank, entry, target, env, tensors.views(entry))

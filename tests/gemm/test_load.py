@@ -117,7 +117,7 @@ def test_kernels_that_the_folder_ships_are_found_without_a_compiler(
     monkeypatch.setattr(
         emulated.__class__, "launch", lambda self, source, *rest: launched.append(self.cache.get(source, "sm_90a").read_bytes())
     )
-    layers = hc.load(dense)
+    layers = hc.load(dense, check=False)  # these kernels write nothing
     for layer in layers.values():
         for m in (1, 9, 17, 64, 300):
             layer(np.zeros((m, layer.k), np.uint16))

@@ -1,0 +1,80 @@
+"""Tensors of a folder as its manifest describes them: files that lie inside it, headers that say the same.
+
+In: a folder and a layer of its manifest.  Out: TensorViews by role, or Refused with every difference. Contents are `verify`'s question.
+Facts: architecture.md 9.6 (file entries are plain names inside the folder), runtimes.md 3.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from humming_convert.checkpoint.header import Header, read_header
+from humming_convert.checkpoint.tensors import TensorView
+from humming_convert.findings import Findings, Refused
+
+FETCH = "fetch the folder again, or convert again"
+NO_NAMES = ("", ".", "..")
+
+
+def file_inside(folder: Path, name: str) -> Path:
+    """The file that a manifest names. Refused if it is no plain name, or a link to somewhere else.
+
+    A snapshot of the Hub's cache is made of links to `blobs` beside `snapshots`; these are followed.
+    """
+    findings = Findings()
+    if "/" in name or "\\" in name or "\0" in name or name in NO_NAMES:
+        findings.error("name-outside", f"the manifest names the file {name!r}, which is no plain name inside the folder", advice=FETCH)
+        raise Refused(findings)
+    path = folder / name
+    real = path.resolve()
+    if path.is_symlink() and real.parent not in (folder.resolve(), *_blobs(folder)):
+        findings.error("name-outside", f"{name} is a link to {real}, outside the folder", file=name, advice="put the file itself there")
+        raise Refused(findings)
+    return path
+
+
+def _blobs(folder: Path) -> tuple[Path, ...]:
+    """Where the files of a snapshot of the Hub's cache lie: models--org--name/{snapshots/<commit>, blobs}."""
+    at = folder.resolve()
+    return (at.parent.parent / "blobs",) if at.parent.name == "snapshots" else ()
+
+
+@dataclass
+class StoredTensors:
+    """Of one folder. Each file's header is read once."""
+
+    folder: Path
+    _headers: dict[str, Header] = field(default_factory=dict)
+
+    def header(self, name: str) -> Header:
+        """Refused if the file cannot be read or is no safetensors file."""
+        if name not in self._headers:
+            header = read_header(file_inside(self.folder, name))
+            if isinstance(header, list):
+                raise Refused(header)
+            self._headers[name] = header
+        return self._headers[name]
+
+    def views(self, entry: Mapping[str, Any]) -> dict[str, TensorView]:
+        """Role -> place of each tensor of a layer. Refused with every tensor that is missing or of another type or shape."""
+        findings = Findings()
+        out: dict[str, TensorView] = {}
+        for role, said in entry["tensors"].items():
+            where = {"layer": entry["name"], "tensor": said["name"], "file": said["file"], "advice": FETCH}
+            view = self.header(said["file"]).tensors.get(said["name"])
+            if view is None:
+                findings.error("tensor-missing", f"{said['file']} has no tensor {said['name']}", **where)
+            elif view.dtype != said["dtype"]:
+                findings.error(
+                    "tensor-dtype", f"{said['name']} is {view.dtype} in {said['file']}, {said['dtype']} in the manifest", **where
+                )
+            elif list(view.shape) != list(said["shape"]):
+                was, is_ = list(said["shape"]), list(view.shape)
+                findings.error("tensor-shape", f"{said['name']} is {is_} in {said['file']}, {was} in the manifest", **where)
+            else:
+                out[role] = view
+        findings.raise_errors()
+        return out
