@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from humming_convert.engine.progress import Progress
     from humming_convert.engine.run import Result
     from humming_convert.gemm.load import Loaded
+    from humming_convert.hub.names import HubName
     from humming_convert.plan.inspect import Inspection
     from humming_convert.plan.types import Plan, Request
     from humming_convert.proof.recheck import Recheck
@@ -47,17 +48,52 @@ class UsageError(Exception):
     """The request itself makes no sense: an unknown target, options that contradict each other, a path that does not exist. Exit code 2."""
 
 
-def open_model(model: str | Path, findings: Findings) -> Checkpoint:
-    """The checkpoint at a folder. UsageError if there is no such path; Refused (with all findings) if it is no whole checkpoint."""
-    from humming_convert.checkpoint import open_checkpoint
+def named(model: str | Path) -> Path | HubName:
+    """A folder, or a Hub id where there is no folder of this name. UsageError if it can be neither."""
+    from humming_convert.hub.names import hub_name
 
     folder = Path(model)
-    if not folder.exists():
-        raise UsageError(f"{model}: no such folder")
-    checkpoint = open_checkpoint(folder, findings)
+    if folder.exists():
+        return folder
+    name = hub_name(model) if isinstance(model, str) else None
+    if name is None:
+        raise UsageError(f"{model}: no such folder, and no Hub id such as org/name or org/name@revision")
+    return name
+
+
+def open_model(model: str | Path, findings: Findings, *, stream: bool = False) -> Checkpoint:
+    """The checkpoint at a folder or of a Hub id. stream: as in `plans`.
+
+    UsageError if there is no such path; Refused (with all findings) if it is no whole checkpoint; hub.failures.HubError.
+    """
+    from humming_convert.checkpoint import open_checkpoint
+
+    name = named(model)
+    if isinstance(name, Path):
+        if stream:
+            raise UsageError(f"--stream removes what was fetched from the Hub; {model} is a folder")
+        checkpoint = open_checkpoint(name, findings)
+    else:
+        from humming_convert.hub.pull import open_hub
+
+        checkpoint = open_hub(name, findings, stream=stream)
     if checkpoint is None:
         raise Refused(findings)
     return checkpoint
+
+
+def fetched(model: str | Path) -> Path:
+    """The folder; of a Hub id the one in the cache, when all of it is there. As `open_model`."""
+    name = named(model)
+    if isinstance(name, Path):
+        return name
+    from humming_convert.hub.pull import fetch_model
+
+    findings = Findings()
+    folder = fetch_model(name, findings)
+    if folder is None:
+        raise Refused(findings)
+    return folder
 
 
 def parse_size(text: str, option: str = "--shard-size") -> int:
@@ -190,20 +226,31 @@ DEFAULTS: dict[str, Any] = {
 """Every option that shapes bytes, by its name in Python, and its default (architecture.md 9.1)."""
 
 
-def plan(model: str | Path, *, headers_only: bool = False, io: Literal["mmap", "read"] = "mmap", **options: Any) -> Plan:
+def plan(
+    model: str | Path, *, headers_only: bool = False, io: Literal["mmap", "read"] = "mmap", stream: bool = False, **options: Any
+) -> Plan:
     """What `convert` would write. Options: DEFAULTS. Nothing is written.
+
+    model: a folder, or a Hub id `org/name[@revision]`, of which only what is needed to plan is fetched; `convert` fetches the rest.
+    stream: `convert` will remove each file that it fetched when it is done with it.
 
     Refused with all findings if the checkpoint or the request cannot be converted; UsageError if the request makes no sense.
     headers_only: data is not read; questions that need it stay open and are listed in `plan.totals["open_questions"]`.
     """
-    return plans(model, [options.pop("target", None)], headers_only=headers_only, io=io, **options)[0]
+    return plans(model, [options.pop("target", None)], headers_only=headers_only, io=io, stream=stream, **options)[0]
 
 
 def plans(
-    model: str | Path, targets: Sequence[str | None], *, headers_only: bool = False, io: Literal["mmap", "read"] = "mmap", **options: Any
+    model: str | Path,
+    targets: Sequence[str | None],
+    *,
+    headers_only: bool = False,
+    io: Literal["mmap", "read"] = "mmap",
+    stream: bool = False,
+    **options: Any,
 ) -> list[Plan]:
     """A plan for each target, from one reading of the source. As `plan`; Refused with the findings of all targets."""
-    from humming_convert.checkpoint.reading import reader
+    from humming_convert.checkpoint.reading import reader_of
     from humming_convert.plan.build import make_plan, read_source
 
     unknown = set(options) - set(DEFAULTS)
@@ -212,8 +259,9 @@ def plans(
     names = [str(t).lower() for t in targets]
     if twice := [n for i, n in enumerate(names) if n in names[:i]]:
         raise UsageError(f"--target {twice[0]} is given twice")
-    findings, read = Findings(), reader(io)
-    checkpoint = open_model(model, findings)
+    findings = Findings()
+    checkpoint = open_model(model, findings, stream=stream)
+    read = reader_of(checkpoint, io)
     made: list[Plan] = []
     refused, reading, told = Findings(), None, Findings()
     for target in targets:
@@ -285,6 +333,13 @@ def convert_all(wanted: Sequence[tuple[Plan, str | Path]], *, progress: Progress
     from humming_convert.engine.run import run_all
 
     carried_out = make_how(how)
+    streaming = any(p.source.arrivals is not None and p.source.arrivals.streaming for p, _ in wanted)
+    if streaming and carried_out.engine == "ray":
+        raise UsageError("--stream removes files while others are read, which workers on other machines cannot know of; leave out one")
+    if streaming and carried_out.link_common:
+        raise UsageError(
+            "--link-common writes a file once for several targets, one after the other, which --stream cannot wait for; leave out one"
+        )
     packers = open_device(carried_out)
     return run_all([(plan, Path(out)) for plan, out in wanted], progress=progress, how=carried_out, packers=packers)
 
@@ -300,17 +355,21 @@ def merge(out: str | Path, *, source: str | Path | None = None, overwrite: bool 
     record = recorded(folder)
     if record is None:
         raise UsageError(f"{out}: there is no split run to merge ({folder.name}.partial holds no parts)")
-    return merge_parts(folder, record, Path(source) if source is not None else None, overwrite=overwrite)
+    findings = Findings()
+    return merge_parts(folder, record, open_model(source or record.source, findings), findings, overwrite=overwrite)
 
 
 def inspect(model: str | Path) -> Inspection:
     """What is in a checkpoint, what contradicts what, and what each target could do with it. Never raises Refused: findings say it."""
+    from humming_convert.checkpoint import open_checkpoint
     from humming_convert.plan.inspect import inspect_model
 
-    findings = Findings()
-    if not Path(model).exists():
-        raise UsageError(f"{model}: no such folder")
-    return inspect_model(Path(model), findings)
+    name, findings = named(model), Findings()
+    if isinstance(name, Path):
+        return inspect_model(name, open_checkpoint(name, findings), findings)
+    from humming_convert.hub.pull import open_hub
+
+    return inspect_model(Path(name.repo), open_hub(name, findings), findings)
 
 
 def verify(out: str | Path, *, source: str | Path | None = None) -> Verification:
@@ -320,7 +379,7 @@ def verify(out: str | Path, *, source: str | Path | None = None) -> Verification
     folder = Path(out)
     if not folder.is_dir():
         raise UsageError(f"{out}: no such folder")
-    return verify_folder(folder, Path(source) if source is not None else None)
+    return verify_folder(folder, fetched(source) if source is not None else None)
 
 
 def recheck(out: str | Path, *, humming_version: str) -> Recheck:

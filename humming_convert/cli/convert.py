@@ -26,6 +26,7 @@ def _convert(
     address: o.Address = None,
     split: o.Split = None,
     link_common: o.LinkCommon = False,
+    stream: o.Stream = False,
     overwrite: o.Overwrite = False,
     fresh: o.Fresh = False,
     json: o.Json = False,
@@ -54,7 +55,7 @@ def _convert(
     api.open_device(api.make_how(how))  # what is wrong with it is said before the source is read
     started = since_start()
     targets = request.pop("target") or [None]
-    plans = api.plans(model, targets, io=o.io_of(io, "mmap"), **request)
+    plans = api.plans(model, targets, io=o.io_of(io, "mmap"), stream=stream, **request)
     planned = since_start()
     parent = out if len(plans) > 1 else None
     wanted = [(p, (parent or Path()) / api.default_name(p) if out is None or parent else out) for p in plans]

@@ -21,6 +21,8 @@ from humming_convert.plan.types import OutputFile, PlainTensor, Plan, PlannedLay
 
 PIECE = 1 << 27  # bytes after which what is finished goes to the disk and into the journal
 
+NONE: frozenset[Path] = frozenset()
+
 Item = PlannedLayer | PlainTensor
 Keep = Callable[[int, str, int, FileDone], None]
 """(descriptor, file, first byte, what is known up to FileDone.upto): makes it durable, then notes it; may do so later."""
@@ -69,6 +71,12 @@ def share(jobs: list[FileJob], part: int, parts: int) -> list[FileJob]:
     return mine
 
 
+def sources(item: Item) -> frozenset[Path]:
+    """The source files that writing it reads."""
+    exprs = item.layer.tensors.values() if isinstance(item, PlannedLayer) else (item.expr,)
+    return frozenset(view.file for expr in exprs for view in expr.reads())
+
+
 def _end(item: Item) -> int:
     return (
         max(t.offset + t.nbytes for t in item.outputs.values())
@@ -93,11 +101,15 @@ def write_file(job: FileJob, begun: FileDone | None, worker: Worker, counter: Co
         piece, start = FileDone(0, ""), begun.upto
         for item in job.content:
             worker.check()
+            files = sources(item) if worker.arrivals is not None else NONE
             if _end(item) <= begun.upto:
+                worker.done(files)
                 continue
+            worker.wait(files)
             with budget.take(need(item, 1 if worker.packer is None else 2), worker.check):
                 _write_item(item, writer, worker, counter, piece)
                 worker.arena.trim(budget.kept)
+            worker.done(files)
             if writer.upto - start >= PIECE and writer.upto < file.nbytes:
                 start = _keep(writer, job, start, piece, whole, keep)
                 piece = FileDone(0, "")

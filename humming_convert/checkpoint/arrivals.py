@@ -1,0 +1,42 @@
+"""A source whose weight files may have to be waited for: what the engine knows of a network, which is nothing else.
+
+Made by hub/; a folder on disk has none.  Facts: architecture.md 1 (plan, then run), 9.1 (--stream).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from humming_convert.checkpoint.tensors import TensorView
+
+
+class Arrivals(Protocol):
+    """Files come whole or not at all: a path of a weight file leads nowhere until all of the file is there and was checked.
+
+    Every method can be called from any thread. What fails is a SourceError, in the thread that asks.
+    """
+
+    streaming: bool
+    """Whether a weight file is removed when it is done."""
+
+    def read(self, view: TensorView) -> NDArray[Any]:
+        """A `Read` for planning: also of tensors whose file is not there."""
+
+    def begin(self, uses: Sequence[frozenset[Path]]) -> None:
+        """Files start to come, in the order of their first use. uses: what each piece of work to come will read, in about that order."""
+
+    def wait(self, files: Iterable[Path], check: Callable[[], None]) -> None:
+        """Returns when all of `files` are there. check: called now and then, to end the waiting by what it raises."""
+
+    def done(self, files: Iterable[Path]) -> None:
+        """A piece of work that was told to `begin` will not read its files again."""
+
+    def fetch_rest(self) -> None:
+        """Returns when all that is copied beside the weights is there."""
+
+    def end(self) -> None:
+        """Nothing more is waited for."""

@@ -1,0 +1,174 @@
+"""Weight files that come while others are converted, in the order of their first use.
+
+In: a Listing, and what each piece of work will read.  Out: files that are whole and checked, or an error in the thread that waits.  With
+`streaming` a file is removed when its last reader is done, and few are held at a time.
+Facts: architecture.md 9.1 (--stream).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from humming_convert.checkpoint.folder import SourceFile
+from humming_convert.checkpoint.reading import SourceError, reader
+from humming_convert.checkpoint.tensors import TensorView
+from humming_convert.hub import rules
+from humming_convert.hub.failures import HubError
+from humming_convert.hub.fetch import fetch_file, fetch_files, remove
+from humming_convert.hub.heads import Heads
+from humming_convert.hub.listing import cache_folder
+from humming_convert.hub.ranges import changed
+from humming_convert.hub.rules import broken
+from humming_convert.hub.streaming import StreamCache
+
+AT_ONCE = 3  # downloads
+HELD = 4  # large files that a streaming run keeps at a time
+PATIENCE = 0.25  # seconds without any change after which a streaming run takes one file more than that, so that nobody waits for ever
+
+
+class HubArrivals:
+    """As checkpoint.arrivals.Arrivals."""
+
+    def __init__(self, heads: Heads, weights: Iterable[SourceFile], rest: Sequence[str], stream: StreamCache | None) -> None:
+        """weights: with the paths where they will be.  rest: what is copied beside them.  stream: a cache that is emptied on the way."""
+        self.streaming = stream is not None
+        self._heads, self._listing, self._stream = heads, heads.listing, stream
+        self._cache = stream.folder if stream is not None else None
+        self._weights = {f.path: f for f in weights}
+        self._rest = tuple(rest)
+        self._local = reader("mmap")
+        self._changed = threading.Condition()
+        self._order: list[Path] = []
+        self._users: Counter[Path] = Counter()
+        self._wanted: Counter[Path] = Counter()
+        self._coming: set[Path] = set()
+        self._there: dict[Path, tuple[int, int]] = {}
+        self._error: BaseException | None = None
+        self._open = False
+
+    # ------------------------------------------------------------------ what the engine asks
+    def read(self, view: TensorView) -> NDArray[Any]:
+        return self._local(view) if view.file.exists() else self._heads.read(view)
+
+    def begin(self, uses: Sequence[frozenset[Path]]) -> None:
+        self.fetch_rest()
+        self._order = list(dict.fromkeys(file for use in uses for file in sorted(use)))
+        self._users = Counter(file for use in uses for file in use)
+        self._check_space()
+        self._open, self._error = True, None
+        for number in range(AT_ONCE):
+            # daemons: an interrupted run does not wait for what it will not read
+            threading.Thread(target=self._work, name=f"download {number}", daemon=True).start()
+
+    def wait(self, files: Iterable[Path], check: Callable[[], None]) -> None:
+        wanted = [f for f in files if f in self._weights]
+        if not self._open:
+            with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="download") as pool:
+                for _ in pool.map(self._bring, wanted):
+                    check()
+            return
+        with self._changed:
+            self._wanted.update(wanted)
+            self._changed.notify_all()
+            try:
+                while not all(f in self._there for f in wanted):
+                    if self._error is not None:
+                        raise self._error
+                    check()
+                    self._changed.wait(0.2)
+            finally:
+                self._wanted.subtract(wanted)
+
+    def done(self, files: Iterable[Path]) -> None:
+        with self._changed:
+            for file in files:
+                self._users[file] -= 1
+                if self._users[file] == 0 and file in self._there:
+                    self._leave(file)
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        with self._changed:
+            self._open = False
+            self._changed.notify_all()
+            if self._stream is not None and not any(self._users.values()):
+                self._stream.clear()
+
+    def fetch_rest(self) -> None:
+        fetch_files(self._listing, self._rest)
+
+    # ------------------------------------------------------------------ downloads
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                file = self._next()
+                while self._open and self._error is None and file is None:
+                    quiet = not self._changed.wait(PATIENCE)
+                    file = self._next(beyond=quiet)
+                if not self._open or self._error is not None or file is None:
+                    return
+                self._coming.add(file)
+            try:
+                self._bring(file)
+            except (SourceError, OSError) as error:
+                with self._changed:
+                    self._error = self._error or error
+            finally:
+                with self._changed:
+                    self._coming.discard(file)
+                    self._changed.notify_all()
+
+    def _next(self, beyond: bool = False) -> Path | None:
+        """What comes next: what somebody waits for before the others. beyond: nothing has moved for a while."""
+        left = [f for f in self._order if f not in self._there and f not in self._coming and self._users[f] > 0]
+        asked = [f for f in left if self._wanted[f] > 0]
+        held = sum(self._large(f) for f in (*self._there, *self._coming) if self._users[f] > 0)
+        if not self.streaming or held < HELD:
+            return next(iter(asked or left), None)
+        return next(iter(asked), None) if beyond and not self._coming else None
+
+    def _large(self, file: Path) -> bool:
+        return file.name in self._heads.large
+
+    def _bring(self, file: Path) -> None:
+        """One file, whole and checked: its size and checksum by the list, its header by what was planned with."""
+        known = self._weights[file]
+        if not file.exists():
+            if file.name not in self._heads.large:  # it was there when the plan was made
+                raise changed(file.name, f"{file.name} is no longer where it was when the plan was made")
+            fetch_file(self._listing, file.name, self._cache)
+        with open(file, "rb") as f:
+            header, state = f.read(known.header_bytes), os.fstat(f.fileno())
+        if state.st_size != known.nbytes or header != self._heads.header(file.name, known.header_bytes):
+            raise changed(file.name, f"{file.name} has another size or header than the one that was planned with")
+        with self._changed:
+            self._there[file] = state.st_size, state.st_mtime_ns
+            self._changed.notify_all()
+
+    def _leave(self, file: Path) -> None:
+        """The last reader is done: what it read is what came."""
+        state = file.stat()
+        if (state.st_size, state.st_mtime_ns) != self._there[file]:
+            raise changed(file.name, f"{file.name} was changed while it was read")
+        if self.streaming and self._large(file):
+            remove(file)
+
+    def _check_space(self) -> None:
+        missing = [self._weights[f].nbytes for f in self._order if not f.exists()]
+        needed = sum(sorted(missing, reverse=True)[: HELD + 1] if self.streaming else missing)
+        cache = self._cache or cache_folder()
+        folder = next(p for p in (cache, *cache.parents) if p.exists())
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            why = f"{folder} has {free:,} bytes free, {needed:,} are needed for the files to fetch"
+            advice = "free some space, or move the cache (HF_HOME)" + ("" if self.streaming else "; --stream keeps few files at a time")
+            raise HubError(broken(rules.SPACE, why, advice=advice))
