@@ -4,7 +4,7 @@ In: a folder.  Out: `open_checkpoint` gives a Checkpoint; its tensors are read b
 Facts: formats.md 1.1, 1.2; the rules are in `rules.RULES`.
 """
 
-from humming_convert.checkpoint.arrivals import Arrivals
+from humming_convert.checkpoint.arrivals import Arrivals, Use
 from humming_convert.checkpoint.config import Disagreement, disagreements, method_of, normalise_method
 from humming_convert.checkpoint.folder import Checkpoint, ConfigSection, SourceFile
 from humming_convert.checkpoint.opening import open_checkpoint
@@ -24,6 +24,7 @@ __all__ = [
     "SourceFile",
     "SourceUnreadable",
     "TensorView",
+    "Use",
     "disagreements",
     "method_of",
     "normalise_method",

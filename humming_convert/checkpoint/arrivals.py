@@ -5,13 +5,21 @@ Made by hub/; a folder on disk has none.  Facts: architecture.md 1 (plan, then r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import TensorView
+
+
+class Use(Struct, frozen=True):
+    """What a piece of work reads. `copied`: the one stored tensor, where that is all of it."""
+
+    files: frozenset[Path]
+    copied: TensorView | None = None
 
 
 class Arrivals(Protocol):
@@ -26,14 +34,17 @@ class Arrivals(Protocol):
     def read(self, view: TensorView) -> NDArray[Any]:
         """A `Read` for planning: also of tensors whose file is not there."""
 
-    def begin(self, uses: Sequence[frozenset[Path]]) -> None:
-        """Files start to come, in the order of their first use. uses: what each piece of work to come will read, in about that order."""
+    def begin(self, uses: Sequence[Use]) -> None:
+        """Files start to come, in the order of their first use. uses: all the work to come, in about its order."""
 
-    def wait(self, files: Iterable[Path], check: Callable[[], None]) -> None:
-        """Returns when all of `files` are there. check: called now and then, to end the waiting by what it raises."""
+    def wait(self, use: Use, check: Callable[[], None]) -> None:
+        """Returns when the files of a use are there. check: called now and then, to end the waiting by what it raises."""
 
-    def done(self, files: Iterable[Path]) -> None:
-        """A piece of work that was told to `begin` will not read its files again."""
+    def nearest(self, view: TensorView) -> TensorView:
+        """Where to copy a tensor from, after `wait`: it may have been put aside when its file was removed."""
+
+    def done(self, use: Use) -> None:
+        """A use that was told to `begin` has been made."""
 
     def fetch_rest(self) -> None:
         """Returns when all that is copied beside the weights is there."""

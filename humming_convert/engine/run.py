@@ -17,12 +17,12 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from humming_convert.checkpoint.arrivals import Arrivals
+from humming_convert.checkpoint.arrivals import Arrivals, Use
 from humming_convert.checkpoint.reading import FileState, SourceChanged, reader_of, snapshot, unchanged
 from humming_convert.engine.finish import CheckFailed, finish, require_lossless
 from humming_convert.engine.folder import Occupied, Workspace, workspace
 from humming_convert.engine.how import How
-from humming_convert.engine.jobs import FileJob, jobs_of, share, sources
+from humming_convert.engine.jobs import FileJob, jobs_of, share, use_of
 from humming_convert.engine.journal import FileDone, Journal, Keeper
 from humming_convert.engine.local import Pool, Task, grouped, run_local
 from humming_convert.engine.memory import KEPT, Budget, allowed, limit_of_cgroup, private_bytes
@@ -156,7 +156,7 @@ def _write(runs: Sequence[_Run], how: How, progress: Progress | None, packers: P
                 from humming_convert.engine.on_ray import run_ray
 
                 if arrivals is not None:
-                    arrivals.wait({f for t in tasks for item in t.job.content for f in sources(item)}, lambda: None)
+                    arrivals.wait(Use(frozenset(f for use in _uses(tasks) for f in use.files)), lambda: None)
                 seconds = run_ray(tasks, counter, how, jobs)
             else:
                 streaming = arrivals is not None and arrivals.streaming
@@ -181,16 +181,20 @@ def _arriving(arrivals: Arrivals | None, tasks: Sequence[Task]) -> Iterator[None
         yield
         return
     try:
-        arrivals.begin([sources(item) for t in tasks for item in t.job.content])
+        arrivals.begin(_uses(tasks))
         yield
     finally:
         arrivals.end()
 
 
+def _uses(tasks: Sequence[Task]) -> list[Use]:
+    return [use_of(item) for t in tasks for item in t.job.content]
+
+
 def _abreast(tasks: Sequence[Task]) -> int:
     """The most output files that one source file goes into: with a worker each, none has to be kept for a worker that comes later."""
-    use = Counted(file for t in tasks for file in {f for item in t.job.content for f in sources(item)})
-    return max(use.values(), default=1)
+    into = Counted(file for t in tasks for file in {f for use in _uses([t]) for f in use.files})
+    return max(into.values(), default=1)
 
 
 def _task(one: _Run, job: FileJob, keeper: Keeper, lock: threading.Lock) -> Task:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -86,16 +85,6 @@ class Worker(Struct):
     def source(self, slot: int, nbytes: int) -> NDArray[Any]:
         """The slot's memory."""
         return self.arena.take(f"source {slot}", nbytes)
-
-    def wait(self, files: frozenset[Path]) -> None:
-        """Until source files are there."""
-        if self.arrivals is not None:
-            self.arrivals.wait(files, self.check)
-
-    def done(self, files: frozenset[Path]) -> None:
-        """With source files, for one piece of work."""
-        if self.arrivals is not None:
-            self.arrivals.done(files)
 
     def check(self) -> None:
         if self.stop.is_set():

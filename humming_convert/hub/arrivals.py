@@ -16,15 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from humming_convert.checkpoint.arrivals import Use
 from humming_convert.checkpoint.folder import SourceFile
 from humming_convert.checkpoint.reading import SourceError, reader
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.hub import rules
 from humming_convert.hub.failures import HubError
 from humming_convert.hub.fetch import fetch_file, fetch_files, remove
-from humming_convert.hub.heads import Heads
+from humming_convert.hub.heads import KEPT, Heads
 from humming_convert.hub.listing import cache_folder
 from humming_convert.hub.ranges import changed
 from humming_convert.hub.rules import broken
@@ -46,10 +48,11 @@ class HubArrivals:
         self._weights = {f.path: f for f in weights}
         self._rest = tuple(rest)
         self._local = reader("mmap")
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # its lock can be taken twice
         self._order: list[Path] = []
         self._users: Counter[Path] = Counter()
         self._wanted: Counter[Path] = Counter()
+        self._aside: dict[Path, list[TensorView]] = {}
         self._coming: set[Path] = set()
         self._there: dict[Path, tuple[int, int]] = {}
         self._error: BaseException | None = None
@@ -59,18 +62,26 @@ class HubArrivals:
     def read(self, view: TensorView) -> NDArray[Any]:
         return self._local(view) if view.file.exists() else self._heads.read(view)
 
-    def begin(self, uses: Sequence[frozenset[Path]]) -> None:
+    def begin(self, uses: Sequence[Use]) -> None:
+        if self._stream is not None:
+            self._stream.lock()
         self.fetch_rest()
-        self._order = list(dict.fromkeys(file for use in uses for file in sorted(use)))
-        self._users = Counter(file for use in uses for file in use)
+        self._order = list(dict.fromkeys(file for use in uses for file in sorted(use.files)))
+        self._users = Counter(file for use in uses if not self._is_aside(use) for file in use.files)
+        self._aside = {}
+        for view in dict.fromkeys(use.copied for use in uses if self._is_aside(use)):
+            assert view is not None
+            self._aside.setdefault(view.file, []).append(view)
+        self._users.update(list(self._aside))  # putting its tensors aside is one use of a file
+        self._there = {}
         self._check_space()
         self._open, self._error = True, None
         for number in range(AT_ONCE):
             # daemons: an interrupted run does not wait for what it will not read
             threading.Thread(target=self._work, name=f"download {number}", daemon=True).start()
 
-    def wait(self, files: Iterable[Path], check: Callable[[], None]) -> None:
-        wanted = [f for f in files if f in self._weights]
+    def wait(self, use: Use, check: Callable[[], None]) -> None:
+        wanted = sorted(use.files)
         if not self._open:
             with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="download") as pool:
                 for _ in pool.map(self._bring, wanted):
@@ -88,23 +99,24 @@ class HubArrivals:
             finally:
                 self._wanted.subtract(wanted)
 
-    def done(self, files: Iterable[Path]) -> None:
-        with self._changed:
-            for file in files:
-                self._users[file] -= 1
-                if self._users[file] == 0 and file in self._there:
-                    self._leave(file)
-            self._changed.notify_all()
+    def nearest(self, view: TensorView) -> TensorView:
+        aside = self._place_aside(view)
+        return replace(view, file=aside, offset=0) if aside.exists() else view
+
+    def done(self, use: Use) -> None:
+        if not self._is_aside(use):
+            for file in use.files:
+                self._leave(file)
+
+    def fetch_rest(self) -> None:
+        fetch_files(self._listing, self._rest)
 
     def end(self) -> None:
         with self._changed:
             self._open = False
             self._changed.notify_all()
-            if self._stream is not None and not any(self._users.values()):
-                self._stream.clear()
-
-    def fetch_rest(self) -> None:
-        fetch_files(self._listing, self._rest)
+            if self._stream is not None:
+                self._stream.unlock(clear=not any(self._users.values()))
 
     # ------------------------------------------------------------------ downloads
     def _work(self) -> None:
@@ -150,17 +162,40 @@ class HubArrivals:
             header, state = f.read(known.header_bytes), os.fstat(f.fileno())
         if state.st_size != known.nbytes or header != self._heads.header(file.name, known.header_bytes):
             raise changed(file.name, f"{file.name} has another size or header than the one that was planned with")
+        for view in self._aside.get(file, ()):
+            self._put_aside(view)
         with self._changed:
             self._there[file] = state.st_size, state.st_mtime_ns
+            self._leave(file, int(file in self._aside))
+
+    def _leave(self, file: Path, users: int = 1) -> None:
+        """Readers are done. After the last: what all of them read is what came."""
+        with self._changed:
+            self._users[file] -= users
+            if self._users[file] == 0 and file in self._there:
+                state = file.stat()
+                if (state.st_size, state.st_mtime_ns) != self._there[file]:
+                    raise changed(file.name, f"{file.name} was changed while it was read")
+                if self.streaming and self._large(file):
+                    remove(file)
             self._changed.notify_all()
 
-    def _leave(self, file: Path) -> None:
-        """The last reader is done: what it read is what came."""
-        state = file.stat()
-        if (state.st_size, state.st_mtime_ns) != self._there[file]:
-            raise changed(file.name, f"{file.name} was changed while it was read")
-        if self.streaming and self._large(file):
-            remove(file)
+    # ------------------------------------------------------------------ small tensors that are copied as they are
+    def _is_aside(self, use: Use) -> bool:
+        """Norms and the like are written long after, or before, the layers of their file: they do not keep it from being removed."""
+        return self.streaming and use.copied is not None and 0 < use.copied.nbytes <= KEPT and self._large(use.copied.file)
+
+    def _place_aside(self, view: TensorView) -> Path:
+        return self._heads.aside / f"{view.file.name}-{view.offset}-{view.nbytes}"
+
+    def _put_aside(self, view: TensorView) -> None:
+        """In a file of its own, and nothing else is in it."""
+        with open(view.file, "rb") as f:
+            f.seek(view.offset)
+            raw = f.read(view.nbytes)
+        fresh = self._place_aside(view).with_suffix(".new")
+        fresh.write_bytes(raw)
+        os.replace(fresh, self._place_aside(view))
 
     def _check_space(self) -> None:
         missing = [self._weights[f].nbytes for f in self._order if not f.exists()]

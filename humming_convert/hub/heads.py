@@ -39,13 +39,15 @@ AT_ONCE = 16
 
 
 class Heads:
-    """`folder`: to plan from.  `large`: weight files that are not there as a whole."""
+    """`folder`: to plan from.  `large`: weight files that are not there as a whole.  `aside`: for tensors without their files."""
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
         self._home = tempfile.TemporaryDirectory(prefix="plan-", dir=assets("heads"), ignore_cleanup_errors=True)
         self.folder = Path(self._home.name) / listing.name.repo.rpartition("/")[2]  # findings name it
-        self.folder.mkdir()
+        self.aside = Path(self._home.name) / "aside"
+        for each in (self.folder, self.aside):
+            each.mkdir()
         self.large: set[str] = set()
         self._ranges = Ranges(listing)
         self._have: set[tuple[str, int, int]] = set()

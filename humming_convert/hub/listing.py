@@ -80,9 +80,9 @@ def snapshot_of(cache: Path, repo: str, commit: str) -> Path:
 
 def assets(kind: str) -> Path:
     """A folder of this program beside the cache, where the library wants programs to keep theirs."""
-    from huggingface_hub import cached_assets_path
+    from huggingface_hub import cached_assets_path, constants
 
-    return cached_assets_path(LIBRARY, namespace="hub", subfolder=kind)
+    return cached_assets_path(LIBRARY, namespace="hub", subfolder=kind, assets_dir=constants.HF_ASSETS_CACHE)
 
 
 def offline() -> bool:

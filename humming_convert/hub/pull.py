@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from humming_convert.checkpoint import open_checkpoint
+from humming_convert.checkpoint import Use, open_checkpoint
 from humming_convert.checkpoint.folder import Checkpoint, Known
 from humming_convert.checkpoint.reading import snapshot, source_digest
 from humming_convert.findings import Findings
@@ -65,5 +65,5 @@ def fetch_model(name: HubName, findings: Findings) -> Path | None:
         return None
     assert checkpoint.arrivals is not None
     checkpoint.arrivals.fetch_rest()
-    checkpoint.arrivals.wait([f.path for f in checkpoint.weights], lambda: None)
+    checkpoint.arrivals.wait(Use(frozenset(f.path for f in checkpoint.weights)), lambda: None)
     return checkpoint.folder

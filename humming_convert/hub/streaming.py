@@ -1,14 +1,14 @@
 """The cache of a streaming run: the user's own cache is never emptied, and what the user has in it is used.
 
-In: a Listing.  Out: a folder, locked as long as the object lives.  What a killed run left in it is used by the next one.
+In: a Listing.  Out: a folder, locked while a run lasts.  What a killed run left in it is used by the next one.
 Facts: architecture.md 9.1 (--stream).
 """
 
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
-from pathlib import Path
 
 from humming_convert.hub import rules
 from humming_convert.hub.failures import HubError
@@ -20,18 +20,28 @@ class StreamCache:
     """`folder`: as a cache of the library.  `snapshot`: where files of the commit are."""
 
     def __init__(self, listing: Listing) -> None:
-        home = assets("stream") / f"{listing.name.repo.replace('/', '--')}-{listing.commit}"
-        home.mkdir(parents=True, exist_ok=True)
-        self.folder: Path = home / "cache"
+        self._of, self._lock = listing.at, -1
+        self._home = assets("stream") / f"{listing.name.repo.replace('/', '--')}-{listing.commit}"
+        self.folder = self._home / "cache"
         self.snapshot = snapshot_of(self.folder, listing.name.repo, listing.commit)
-        self._lock = open(home / "lock", "w")  # noqa: SIM115 it is held until the object goes
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            why = f"another run streams {listing.at}"
-            raise HubError(broken(rules.IN_USE, why, advice="wait for it, or run without --stream")) from None
 
-    def clear(self) -> None:
-        """All is done with."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def lock(self) -> None:
+        """HubError if another run has it."""
+        self._home.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self._home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            why = f"another run streams {self._of}"
+            raise HubError(broken(rules.IN_USE, why, advice="wait for it, or run without --stream")) from None
+        self._lock = fd
+
+    def unlock(self, *, clear: bool) -> None:
+        """clear: all is done with."""
+        if self._lock < 0:
+            return
+        if clear:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+        self._lock = -1

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 Files = dict[str, bytes]
-TOKEN = "hf_of_the_owner"  # noqa: S105
+TOKEN = "hf_of_the_owner"
 
 
 def sha256(content: bytes) -> str:
@@ -114,6 +114,8 @@ class Server:
 class Handler(BaseHTTPRequestHandler):
     hub: Server
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
 
     def log_message(self, *_: Any) -> None: ...
 
@@ -171,7 +173,7 @@ class Handler(BaseHTTPRequestHandler):
                 return
         self.error(404, "NoRoute", f"{self.command} {self.path}")
 
-    do_GET = do_HEAD = do_POST = do_PUT = handle_any  # noqa: N815
+    do_GET = do_HEAD = do_POST = do_PUT = handle_any
 
     def model(self, repo: str, write: bool = False) -> Model | None:
         """None if it was refused."""
