@@ -6,7 +6,7 @@ Facts: architecture.md 9.1, 9.2, 9.8.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from humming_convert.engine.run import Result
     from humming_convert.gemm.load import Loaded
     from humming_convert.hub.names import HubName
+    from humming_convert.hub.push import Pushed
     from humming_convert.plan.inspect import Inspection
     from humming_convert.plan.types import Plan, Request
     from humming_convert.proof.recheck import Recheck
@@ -37,6 +38,7 @@ __all__ = [
     "open_model",
     "plan",
     "plans",
+    "push",
     "recheck",
     "verify",
 ]
@@ -380,6 +382,41 @@ def verify(out: str | Path, *, source: str | Path | None = None) -> Verification
     if not folder.is_dir():
         raise UsageError(f"{out}: no such folder")
     return verify_folder(folder, fetched(source) if source is not None else None)
+
+
+def push(
+    out: str | Path,
+    repo: str,
+    *,
+    branch: str | None = None,
+    subfolder: str | None = None,
+    pull_request: bool = False,
+    private: bool = False,
+    dry_run: bool = False,
+    yes: bool = False,
+    said: Callable[[str], None] = lambda _: None,
+) -> Pushed:
+    """Publishes a finished folder on the Hub in one commit, after it was verified; then the Hub is asked what it holds.
+
+    branch: default: `main` for the standard form, else one for the target and the ranks.  subfolder: a folder of `main` in its place.
+    dry_run: nothing is written.  yes: publish although no licence, or one that may restrict it, is named.  said: told what goes on.
+    Refused with all findings; engine.finish.CheckFailed if the folder, or what the Hub holds, is not whole; hub.failures.HubError.
+    """
+    from humming_convert.hub.names import hub_name
+    from humming_convert.hub.push import Pushed, PushOptions, carry_out, prepare_push
+
+    folder, name = Path(out), hub_name(repo)
+    if not folder.is_dir():
+        raise UsageError(f"{out}: no such folder")
+    if name is None or name.revision is not None:
+        raise UsageError(f"{repo}: no repository such as org/name; --branch names the branch")
+    if branch is not None and subfolder is not None:
+        raise UsageError("--branch and --subfolder exclude each other: a folder is one of main")
+    if subfolder is not None and not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)*", subfolder):
+        raise UsageError(f"--subfolder {subfolder}: not a plain path such as packed/sm90-tp1")
+    options = PushOptions(branch=branch, subfolder=subfolder, pull_request=pull_request, private=private, yes=yes)
+    publication = prepare_push(folder, name, options)
+    return Pushed(publication=publication) if dry_run else carry_out(publication, options, said)
 
 
 def recheck(out: str | Path, *, humming_version: str) -> Recheck:

@@ -101,16 +101,9 @@ def _from_hub(name: HubName) -> Listing:
 
     with told(name):
         info = HfApi(library_name=LIBRARY).model_info(name.repo, revision=name.revision, files_metadata=True, timeout=TIMEOUT)
-    commit = str(info.sha)
-    files: dict[str, HubFile] = {}
-    folders: dict[str, None] = {}
-    for sibling in info.siblings or ():
-        top, _, rest = sibling.rfilename.partition("/")
-        if rest:
-            folders[top] = None
-            continue
-        sha256 = sibling.lfs.sha256 if sibling.lfs is not None else None
-        files[top] = HubFile(name=top, nbytes=sibling.size, sha256=sha256, blob=sibling.blob_id if sha256 is None else None)
+    commit, found = str(info.sha), files_of(info)
+    files = {path: f for path, f in found.items() if "/" not in path}
+    folders = dict.fromkeys(path.partition("/")[0] for path in found if "/" in path)
     listing = Listing(name=name, commit=commit, files=files, folders=tuple(folders))
     _keep(listing)
     if CONFIG in files and name.revision != commit:
@@ -120,6 +113,15 @@ def _from_hub(name: HubName) -> Listing:
             why = f"{name} moved from {commit} to {got} while it was looked at"
             raise HubError(broken(rules.REVISION, why, advice="run the same command again"))
     return listing
+
+
+def files_of(info: Any) -> dict[str, HubFile]:
+    """The files of a ModelInfo, by path."""
+    out: dict[str, HubFile] = {}
+    for s in info.siblings or ():
+        sha256 = s.lfs.sha256 if s.lfs is not None else None
+        out[s.rfilename] = HubFile(name=s.rfilename, nbytes=s.size, sha256=sha256, blob=s.blob_id if sha256 is None else None)
+    return out
 
 
 # ------------------------------------------------------------------ offline

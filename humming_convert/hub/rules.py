@@ -30,6 +30,7 @@ TARGET = Rule(922, "push-target", "a branch or a sub-folder holds one output; wh
 RACED = Rule(923, "push-raced", "no other commit came to the branch between looking at it and writing it")
 HELD = Rule(924, "push-held", "after a commit the Hub holds every file with the size and the checksum of the local one")
 LIMITS = Rule(925, "push-limits", "a commit keeps the Hub's limits of sizes and numbers of files")
+PRIVATE = Rule(926, "push-private", "a repository that is there is private where `--private` asks for it")
 
 RULES = (NOT_FOUND, REVISION, GATED, DENIED, RATE, UNREACHABLE, OFFLINE, MISSING, RANGES, DAMAGED, FAILED, UNLISTED, SPACE, IN_USE) + (
     FOLDER,
@@ -38,6 +39,7 @@ RULES = (NOT_FOUND, REVISION, GATED, DENIED, RATE, UNREACHABLE, OFFLINE, MISSING
     RACED,
     HELD,
     LIMITS,
+    PRIVATE,
 )
 
 
