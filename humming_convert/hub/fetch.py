@@ -14,24 +14,42 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from humming_convert.hub import rules
-from humming_convert.hub.failures import HubError, told
+from humming_convert.hub.failures import HubError, network_error, told
 from humming_convert.hub.listing import LIBRARY, HubFile, Listing
+from humming_convert.hub.ranges import changed
 from humming_convert.hub.rules import broken
 
 AT_ONCE = 8
+TRIES = 4
 BLOCK = 1 << 20
 
 
 def fetch_file(listing: Listing, file: str, cache: Path | None = None) -> Path:
     """One file, from the cache or the Hub. cache: another than the user's."""
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError
 
     if cache is None and (there := listing.cached(file)) is not None:
         return there
     with told(listing.at, file):
-        path = Path(hf_hub_download(listing.name.repo, file, revision=listing.commit, cache_dir=cache, library_name=LIBRARY))
-    check(path, listing.files[file])
-    return path
+        for left in reversed(range(TRIES)):
+            try:
+                path = Path(hf_hub_download(listing.name.repo, file, revision=listing.commit, cache_dir=cache, library_name=LIBRARY))
+                break
+            except HfHubHTTPError:  # an answer; the library has tried again where that makes sense
+                raise
+            except network_error():  # a cut: versions before 1.20 or so do not go on by themselves
+                if not left:
+                    raise
+    if (wrong := difference(path, listing.files[file])) is None:
+        return path
+    remove(path)
+    told_now = _etag(listing, file)
+    listed = listing.files[file].sha256 or listing.files[file].blob
+    if listed is not None and told_now != listed:
+        raise changed(file, f"the Hub now has {file} with the checksum {told_now}, when it was planned {listed}")
+    advice = "run the same command again; if it happens again, something between here and the Hub changes files"
+    raise HubError(broken(rules.DAMAGED, f"{file} came with {wrong}, which the Hub lists", file=file, advice=advice))
 
 
 def fetch_files(listing: Listing, files: Iterable[str]) -> None:
@@ -41,20 +59,24 @@ def fetch_files(listing: Listing, files: Iterable[str]) -> None:
             pass
 
 
-def check(path: Path, listed: HubFile) -> None:
-    """Compares a fetched file with the list; takes it out of the cache and raises HubError if it is another one."""
+def difference(path: Path, listed: HubFile) -> str | None:
+    """What a fetched file has that the list has not; None if it is the listed one."""
     size = path.stat().st_size
     if listed.nbytes is not None and size != listed.nbytes:
-        wrong = f"{size:,} bytes, not {listed.nbytes:,}"
-    elif listed.sha256 is not None and (got := checksum(path, hashlib.sha256())) != listed.sha256:
-        wrong = f"the SHA-256 {got}, not {listed.sha256}"
-    elif listed.blob is not None and (got := blob_id(path)) != listed.blob:
-        wrong = f"git's id {got}, not {listed.blob}"
-    else:
-        return
-    remove(path)
-    advice = "run the same command again; if it happens again, a proxy or HF_ENDPOINT gives other files than the Hub"
-    raise HubError(broken(rules.DAMAGED, f"{path.name} came with {wrong}, which the Hub lists", file=path.name, advice=advice))
+        return f"{size:,} bytes, not {listed.nbytes:,}"
+    if listed.sha256 is not None and (got := checksum(path, hashlib.sha256())) != listed.sha256:
+        return f"the SHA-256 {got}, not {listed.sha256}"
+    if listed.blob is not None and (got := blob_id(path)) != listed.blob:
+        return f"git's id {got}, not {listed.blob}"
+    return None
+
+
+def _etag(listing: Listing, file: str) -> str | None:
+    """What the Hub says of the file now."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    with told(listing.at, file):
+        return get_hf_file_metadata(hf_hub_url(listing.name.repo, file, revision=listing.commit), library_name=LIBRARY).etag
 
 
 def remove(path: Path) -> None:

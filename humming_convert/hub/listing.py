@@ -102,6 +102,9 @@ def _from_hub(name: HubName) -> Listing:
     with told(name):
         info = HfApi(library_name=LIBRARY).model_info(name.repo, revision=name.revision, files_metadata=True, timeout=TIMEOUT)
     commit, found = str(info.sha), files_of(info)
+    if strange := [path for path in found if not set(path.split("/")).isdisjoint(("", ".", "..")) or "\0" in path]:
+        why = f"the Hub lists a file named {strange[0]!a}, which no repository can hold"
+        raise HubError(broken(rules.FAILED, why, advice="see what HF_ENDPOINT leads to"))
     files = {path: f for path, f in found.items() if "/" not in path}
     folders = dict.fromkeys(path.partition("/")[0] for path in found if "/" in path)
     listing = Listing(name=name, commit=commit, files=files, folders=tuple(folders))

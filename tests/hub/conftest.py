@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_DOWNLOAD_TIMEOUT": "5",
-        "NO_PROXY": "127.0.0.1",
+        "NO_PROXY": "127.0.0.1,localhost",
     }
     for name in library():
         del sys.modules[name]

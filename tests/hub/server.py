@@ -60,13 +60,16 @@ class Model:
 
 @dataclass
 class Faults:
-    """cut: name of a file -> (bytes after which the connection ends, how often).  status: regular expression of method and path -> status.
-    before: called with method and path of every request.  ignore_ranges: answers 200 and the whole file."""
+    """cut: name of a file -> (bytes after which the connection ends, how often).  status: regular expression of method and path -> status
+    and the Hub's code of the error.
+    before: called with method and path of every request.  ignore_ranges: answers 200 and the whole file.
+    spoil: name of a file -> what is sent in its place by the store."""
 
     cut: dict[str, tuple[int, int]] = field(default_factory=dict)
-    status: dict[str, int] = field(default_factory=dict)
+    status: dict[str, tuple[int, str]] = field(default_factory=dict)
     before: Callable[[str, str], None] = lambda method, path: None
     ignore_ranges: bool = False
+    spoil: dict[str, bytes] = field(default_factory=dict)
 
 
 class Server:
@@ -78,11 +81,13 @@ class Server:
         self.names: dict[str, str] = {}
         self.faults = Faults()
         self.sent: Counter[str] = Counter()
+        self.tokens_in_store = 0
         self.log: list[tuple[str, str]] = []
         self.lock = threading.Lock()
         handler = type("Handler", (Handler,), {"hub": self})
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2)]
-        self.url, self.store = (f"http://127.0.0.1:{s.server_address[1]}" for s in self._servers)
+        here, there = (s.server_address[1] for s in self._servers)
+        self.url, self.store = f"http://127.0.0.1:{here}", f"http://localhost:{there}"  # two hosts, as far as a client can see
         for server in self._servers:
             server.daemon_threads = True
             threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -109,6 +114,7 @@ class Server:
         """What was sent so far."""
         self.sent.clear()
         self.log.clear()
+        self.tokens_in_store = 0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -162,9 +168,9 @@ class Handler(BaseHTTPRequestHandler):
         with self.hub.lock:
             self.hub.log.append((self.command, url.path))
         self.hub.faults.before(self.command, url.path)
-        for pattern, status in self.hub.faults.status.items():
+        for pattern, (status, code) in self.hub.faults.status.items():
             if re.search(pattern, f"{self.command} {url.path}"):
-                self.error(status, "Failing")
+                self.error(status, code)
                 return
         for pattern, method in ROUTES:
             found = re.fullmatch(pattern, f"{self.command} {url.path}")
@@ -248,7 +254,9 @@ class Handler(BaseHTTPRequestHandler):
             self.content(content, file, {"X-Repo-Commit": commit, "ETag": f'"{blob_id(content)}"'})
 
     def store_get(self, digest: str, **_: Any) -> None:
-        self.content(self.hub.stored[digest], self.hub.names.get(digest, digest), {"ETag": f'"{digest}"'})
+        name = self.hub.names.get(digest, digest)
+        self.hub.tokens_in_store += "Authorization" in self.headers
+        self.content(self.hub.faults.spoil.get(name, self.hub.stored[digest]), name, {"ETag": f'"{digest}"'})
 
     # ------------------------------------------------------------------ publishing
     def create(self, *, body: bytes, **_: Any) -> None:

@@ -247,7 +247,7 @@ def test_a_new_branch_that_somebody_else_makes_first_is_a_race(mine: Server, mad
 
 def test_after_an_upload_that_failed_nothing_is_visible_and_the_same_command_goes_on(mine: Server, made: dict[str, Path]) -> None:
     api.push(made["standard"], "org/out")
-    with mine.failing(status={r"POST .*/commit/": 500}), pytest.raises(HubError):
+    with mine.failing(status={r"POST .*/commit/": (500, "Failing")}), pytest.raises(HubError):
         api.push(made["bf16"], "org/out")
     assert held(mine, "org/out", "main") == content(made["standard"])
     mine.forget()
