@@ -35,11 +35,13 @@ def _convert(
     no_progress: o.NoProgress = False,
 ) -> None:
     from humming_convert import api
+    from humming_convert.cli.model import say_model
     from humming_convert.cli.progress import display, since_start
     from humming_convert.engine.memory import keep_freed_memory
 
     if max_memory is None:
         keep_freed_memory()
+    say_model(model, quiet=json or quiet)
     how = {
         "jobs": jobs,
         "max_memory": max_memory,

@@ -32,6 +32,9 @@ def command(
     quiet: o.Quiet = False,
 ) -> None:
     from humming_convert import api
+    from humming_convert.hub.failures import silence
+
+    silence(quiet=json or quiet)
 
     def said(text: str) -> None:
         if not (json or quiet):

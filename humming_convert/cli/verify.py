@@ -44,9 +44,11 @@ def command(
     verbose: o.Verbose = False,
 ) -> int:
     from humming_convert import api
+    from humming_convert.cli.model import say_model
 
     if sample is not None and not gpu:
         raise typer.BadParameter("--sample chooses layers for --gpu")
+    say_model(source, quiet=json or quiet)
     model = api.fetched(source) if source is not None else None
     found = api.verify(out, source=model)
     findings = list(found.findings)

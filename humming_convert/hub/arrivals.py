@@ -12,7 +12,6 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from humming_convert.checkpoint.arrivals import Use
 from humming_convert.checkpoint.folder import SourceFile
-from humming_convert.checkpoint.reading import SourceError, reader
+from humming_convert.checkpoint.reading import reader
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.hub import rules
 from humming_convert.hub.failures import HubError
@@ -82,11 +81,6 @@ class HubArrivals:
 
     def wait(self, use: Use, check: Callable[[], None]) -> None:
         wanted = sorted(use.files)
-        if not self._open:
-            with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="download") as pool:
-                for _ in pool.map(self._bring, wanted):
-                    check()
-            return
         with self._changed:
             self._wanted.update(wanted)
             self._changed.notify_all()
@@ -131,7 +125,7 @@ class HubArrivals:
                 self._coming.add(file)
             try:
                 self._bring(file)
-            except (SourceError, OSError) as error:
+            except BaseException as error:  # noqa: BLE001 raised again by whoever waits
                 with self._changed:
                     self._error = self._error or error
             finally:

@@ -5,6 +5,7 @@ In: an exception of the library.  Out: a HubError.  Facts: huggingface_hub 1.0 t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -59,6 +60,15 @@ def network_error() -> type[Exception]:
     base = HfHubHTTPError.__mro__[1]
     assert issubclass(base, Exception)
     return base
+
+
+def silence(*, quiet: bool) -> None:
+    """The library draws no progress of its own; quiet: nor does it tell of its tries."""
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()
+    if quiet:
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
 
 
 def translated(error: BaseException, name: HubName, file: str | None) -> HubError:

@@ -8,8 +8,10 @@ Facts: architecture.md 1; formats.md 1.2.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +31,7 @@ from humming_convert.hub import rules
 from humming_convert.hub.failures import HubError
 from humming_convert.hub.fetch import fetch_files
 from humming_convert.hub.listing import Listing, assets, offline
+from humming_convert.hub.locks import lock
 from humming_convert.hub.ranges import Ranges
 from humming_convert.hub.rules import broken
 
@@ -38,16 +41,36 @@ SHARE = 4  # tensors of one kind are read together if they are at most this part
 AT_ONCE = 16
 
 
+class _Home:
+    """A folder that goes with this object; those of processes that were killed go when the next one is made."""
+
+    def __init__(self, above: Path) -> None:
+        for old in above.iterdir():
+            fd = lock(old) if old.is_dir() else None
+            if fd is not None:
+                shutil.rmtree(old, ignore_errors=True)
+                os.close(fd)
+        self.path = Path(tempfile.mkdtemp(prefix="plan-", dir=above))
+        held = lock(self.path)
+        assert held is not None
+        weakref.finalize(self, _clear, self.path, held)
+
+
+def _clear(folder: Path, held: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(held)
+
+
 class Heads:
     """`folder`: to plan from.  `large`: weight files that are not there as a whole.  `aside`: for tensors without their files."""
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
-        self._home = tempfile.TemporaryDirectory(prefix="plan-", dir=assets("heads"), ignore_cleanup_errors=True)
-        self.folder = Path(self._home.name) / listing.name.repo.rpartition("/")[2]  # findings name it
-        self.aside = Path(self._home.name) / "aside"
+        self._home = _Home(assets("heads"))
+        self.folder = self._home.path / "model" / listing.name.repo.rpartition("/")[2]  # findings name it
+        self.aside = self._home.path / "aside"
         for each in (self.folder, self.aside):
-            each.mkdir()
+            each.mkdir(parents=True)
         self.large: set[str] = set()
         self._ranges = Ranges(listing)
         self._have: set[tuple[str, int, int]] = set()

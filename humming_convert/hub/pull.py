@@ -64,6 +64,10 @@ def fetch_model(name: HubName, findings: Findings) -> Path | None:
     if checkpoint is None:
         return None
     assert checkpoint.arrivals is not None
-    checkpoint.arrivals.fetch_rest()
-    checkpoint.arrivals.wait(Use(frozenset(f.path for f in checkpoint.weights)), lambda: None)
+    everything = Use(frozenset(f.path for f in checkpoint.weights))
+    checkpoint.arrivals.begin([everything])
+    try:
+        checkpoint.arrivals.wait(everything, lambda: None)
+    finally:
+        checkpoint.arrivals.end()
     return checkpoint.folder

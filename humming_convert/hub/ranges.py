@@ -50,10 +50,11 @@ class Ranges:
                     return self._once(file, start, stop)
                 except HfHubHTTPError as error:
                     status = error.response.status_code
-                    if not left or not (status in EXPIRED or status == 429 or status >= 500):
-                        raise
                     with self._lock:
-                        self._places.pop(file, None)
+                        known = self._places.pop(file, None)
+                    expired = status in EXPIRED and known is not None  # else it is the Hub that denies it
+                    if not left or not (expired or status == 429 or status >= 500):
+                        raise
                 except transport:
                     if not left:
                         raise

@@ -23,6 +23,7 @@ FAILED = Rule(910, "hub-failed", "the Hub answers without an error of its own")
 UNLISTED = Rule(911, "hub-unlisted", "offline, the list of the model's files is known from an earlier run", "warning")
 SPACE = Rule(912, "hub-no-space", "the files to fetch fit on the cache's disk")
 IN_USE = Rule(913, "hub-in-use", "one run at a time streams a commit of a model")
+FOLDER_TAKEN = Rule(914, "hub-or-folder", "MODEL names a folder, or a model of the Hub, and not both", "note")
 
 FOLDER = Rule(920, "push-folder", "what is published is a finished folder that verifies")
 LICENCE = Rule(921, "push-license", "the source's card names a licence that permits publishing, or `--yes` takes the responsibility")
@@ -32,7 +33,23 @@ HELD = Rule(924, "push-held", "after a commit the Hub holds every file with the 
 LIMITS = Rule(925, "push-limits", "a commit keeps the Hub's limits of sizes and numbers of files")
 PRIVATE = Rule(926, "push-private", "a repository that is there is private where `--private` asks for it")
 
-RULES = (NOT_FOUND, REVISION, GATED, DENIED, RATE, UNREACHABLE, OFFLINE, MISSING, RANGES, DAMAGED, FAILED, UNLISTED, SPACE, IN_USE) + (
+RULES = (
+    NOT_FOUND,
+    REVISION,
+    GATED,
+    DENIED,
+    RATE,
+    UNREACHABLE,
+    OFFLINE,
+    MISSING,
+    RANGES,
+    DAMAGED,
+    FAILED,
+    UNLISTED,
+    SPACE,
+    IN_USE,
+    FOLDER_TAKEN,
+) + (
     FOLDER,
     LICENCE,
     TARGET,

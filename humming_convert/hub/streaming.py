@@ -6,13 +6,13 @@ Facts: architecture.md 9.1 (--stream).
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 
 from humming_convert.hub import rules
 from humming_convert.hub.failures import HubError
 from humming_convert.hub.listing import Listing, assets, snapshot_of
+from humming_convert.hub.locks import lock
 from humming_convert.hub.rules import broken
 
 
@@ -28,13 +28,10 @@ class StreamCache:
     def lock(self) -> None:
         """HubError if another run has it."""
         self._home.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self._home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
+        fd = lock(self._home)
+        if fd is None:
             why = f"another run streams {self._of}"
-            raise HubError(broken(rules.IN_USE, why, advice="wait for it, or run without --stream")) from None
+            raise HubError(broken(rules.IN_USE, why, advice="wait for it, or run without --stream"))
         self._lock = fd
 
     def unlock(self, *, clear: bool) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -43,6 +44,14 @@ def deep(folder: Path, layers: int = LAYERS, name: str = "gptq-4bit-v1-sym") -> 
         index |= dict.fromkeys(mine, file)
     (out / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     return out
+
+
+def with_large_file(model: Path) -> None:
+    """Adds a weight file of more than 64 MB: an output head of zeros."""
+    index = json.loads((model / "model.safetensors.index.json").read_text())
+    write_safetensors(model / "large.safetensors", {"lm_head.weight": np.zeros((1000, 40_000), ml_dtypes.bfloat16)})
+    index["weight_map"]["lm_head.weight"] = "large.safetensors"
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:

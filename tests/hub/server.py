@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -63,13 +64,14 @@ class Faults:
     """cut: name of a file -> (bytes after which the connection ends, how often).  status: regular expression of method and path -> status
     and the Hub's code of the error.
     before: called with method and path of every request.  ignore_ranges: answers 200 and the whole file.
-    spoil: name of a file -> what is sent in its place by the store."""
+    spoil: name of a file -> what is sent in its place by the store.  slow: name of a file -> seconds before all of it is sent; parts come at once."""
 
     cut: dict[str, tuple[int, int]] = field(default_factory=dict)
     status: dict[str, tuple[int, str]] = field(default_factory=dict)
     before: Callable[[str, str], None] = lambda method, path: None
     ignore_ranges: bool = False
     spoil: dict[str, bytes] = field(default_factory=dict)
+    slow: dict[str, float] = field(default_factory=dict)
 
 
 class Server:
@@ -155,6 +157,7 @@ class Handler(BaseHTTPRequestHandler):
         """All of it, or the range that was asked for."""
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if wanted is None or self.hub.faults.ignore_ranges:
+            time.sleep(self.hub.faults.slow.get(file, 0))
             self.answer(200, body, headers, file)
             return
         start, stop = int(wanted[1]), int(wanted[2]) + 1 if wanted[2] else len(body)
