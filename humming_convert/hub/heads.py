@@ -41,7 +41,7 @@ SHARE = 4  # tensors of one kind are read together if they are at most this part
 AT_ONCE = 16
 
 
-class _Home:
+class OwnFolder:
     """A folder that goes with this object; those of processes that were killed go when the next one is made."""
 
     def __init__(self, above: Path) -> None:
@@ -66,7 +66,7 @@ class Heads:
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
-        self._home = _Home(assets("heads"))
+        self._home = OwnFolder(assets("heads"))
         self.folder = self._home.path / "model" / listing.name.repo.rpartition("/")[2]  # findings name it
         self.aside = self._home.path / "aside"
         for each in (self.folder, self.aside):

@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from humming_convert.hub import ranges
 from tests.hub.server import Faults, Server
 
 UNSET = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "HF_ASSETS_CACHE", "HTTP_PROXY", "http_proxy")
@@ -55,3 +57,14 @@ def hub(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serv
         monkeypatch.setattr(constants, name, str(home / folder))
     monkeypatch.setenv("HF_HOME", str(home))
     return server
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch, hub: Server) -> None:
+    """Between two tries of this program and of the library."""
+    from huggingface_hub import file_download
+    from huggingface_hub.utils import _http
+
+    for module in (ranges, file_download, _http):
+        real = module.time
+        monkeypatch.setattr(module, "time", SimpleNamespace(**{n: getattr(real, n) for n in dir(real)} | {"sleep": lambda _: None}))
