@@ -12,12 +12,14 @@ import shutil
 import tempfile
 import threading
 import weakref
+from bisect import bisect_right
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -39,6 +41,14 @@ FIRST = 1 << 18  # bytes of the first look at a file: most headers are shorter
 KEPT = 16 << 20  # bytes of a tensor that is kept to be read again
 SHARE = 4  # tensors of one kind are read together if they are at most this part of their file
 AT_ONCE = 16
+
+
+class _Kind(Struct, frozen=True):
+    """The tensors of one last name in one file, by their offsets. `together`: those that are read at once, none where they are too much."""
+
+    offsets: list[int]
+    views: list[TensorView]
+    together: list[TensorView]
 
 
 class OwnFolder:
@@ -74,7 +84,7 @@ class Heads:
         self.large: set[str] = set()
         self._ranges = Ranges(listing)
         self._have: set[tuple[str, int, int]] = set()
-        self._kinds: dict[tuple[str, str], list[TensorView]] = {}
+        self._kinds: dict[tuple[str, str], _Kind] = {}
         self._lock = threading.Lock()
         self._local = reader("read")
         fetch_files(listing, [f for f in READ if f in listing.files])
@@ -124,8 +134,15 @@ class Heads:
     # ------------------------------------------------------------------ tensors
     def know(self, tensors: Iterable[TensorView]) -> None:
         """Which tensors there are, for `read` to see what belongs together."""
+        kinds: dict[tuple[str, str], list[TensorView]] = {}
         for view in tensors:
-            self._kinds.setdefault(_kind(view), []).append(view)
+            kinds.setdefault(_kind(view), []).append(view)
+        for kind, views in kinds.items():
+            views.sort(key=lambda v: v.offset)
+            small = [v for v in views if 0 < v.nbytes <= KEPT]
+            size = self.listing.files[kind[0]].nbytes or 0
+            together = small if sum(v.nbytes for v in small) * SHARE <= size else []
+            self._kinds[kind] = _Kind([v.offset for v in views], views, together)
 
     def read(self, view: TensorView) -> NDArray[Any]:
         """A tensor, or part of one, of a file that is not there. A read-only array.
@@ -138,21 +155,24 @@ class Heads:
             raw = self._ranges.read(name, view.offset, view.offset + view.nbytes) if view.nbytes else b""
             return np.frombuffer(raw, np.uint8).view(view.numpy).reshape(view.shape)
         if not self._there(view):
-            self._bring(name, [v for v in self._together(view) if not self._there(v)])
+            kind = self._kinds.get(_kind(view))
+            self._bring(name, [v for v in (kind.together if kind is not None else ()) if not self._there(v)])
         if not self._there(view):
             self._bring(name, [view])
         return self._local(replace(view, file=self.folder / name))
 
     def _there(self, view: TensorView) -> bool:
         """A part, such as rows or an expert, lies in its tensor."""
-        name, stop = view.file.name, view.offset + view.nbytes
-        whole = [v for v in self._kinds.get(_kind(view), ()) if v.offset <= view.offset and stop <= v.offset + v.nbytes]
-        return any((name, v.offset, v.nbytes) in self._have for v in (view, *whole))
-
-    def _together(self, view: TensorView) -> list[TensorView]:
-        kind = [v for v in self._kinds.get(_kind(view), ()) if 0 < v.nbytes <= KEPT]
-        size = self.listing.files[view.file.name].nbytes or 0
-        return kind if sum(v.nbytes for v in kind) * SHARE <= size else []
+        name = view.file.name
+        if (name, view.offset, view.nbytes) in self._have:
+            return True
+        kind = self._kinds.get(_kind(view))
+        at = bisect_right(kind.offsets, view.offset) - 1 if kind is not None else -1
+        if kind is None or at < 0:
+            return False
+        whole = kind.views[at]
+        inside = view.offset + view.nbytes <= whole.offset + whole.nbytes
+        return inside and (name, whole.offset, whole.nbytes) in self._have
 
     def _bring(self, name: str, views: list[TensorView]) -> None:
         def one(view: TensorView) -> None:

@@ -43,13 +43,15 @@ class Local(Struct, frozen=True, kw_only=True):
 class Publication(Struct, frozen=True, kw_only=True):
     """`to`: repository and branch.  `prefix`: "" or `folder/`.  `deleted`: paths that the commit takes away.  `new`: what is made first.
 
-    `parent`: the commit that it is written on top of; None where the repository or the branch has to be made."""
+    `parent`: the commit that it is written on top of; None where the repository or the branch has to be made.  `main`: where a branch would
+    begin; None for a repository that has to be made."""
 
     local: Local
     to: HubName
     prefix: str
     deleted: tuple[str, ...]
     parent: str | None
+    main: str | None
     new: tuple[str, ...]
     makes_repo: bool
     licence: str | None

@@ -106,6 +106,7 @@ def prepare_push(folder: Path, repo: HubName, options: PushOptions) -> Publicati
         prefix=prefix,
         deleted=tuple(sorted(stale)),
         parent=there.commit if there is not None else None,
+        main=main.commit if main is not None else None,
         new=tuple(new),
         makes_repo=main is None,
         licence=licence_of(local),
@@ -128,7 +129,7 @@ def carry_out(publication: Publication, options: PushOptions, said: Callable[[st
         said(f"uploading {len(adds)} files to {to.repo}")
         # where the branch is: the library leaves out of the commit what is there already. One that is to be made will be a copy of main
         base = to.revision if publication.parent else DEFAULT
-        api.preupload_lfs_files(to.repo, additions=list(adds.values()), revision=base, free_memory=False)
+        api.preupload_lfs_files(to.repo, additions=list(adds.values()), revision=base, create_pr=options.pull_request, free_memory=False)
     parent = publication.parent or _make_branch(api, publication)
     deleted = [CommitOperationDelete(path) for path in publication.deleted]
     with told(to), _raced(to):
@@ -153,9 +154,8 @@ def _make_branch(api: Any, publication: Publication) -> str:
         with told(to), _raced(to):
             api.create_branch(to.repo, branch=to.revision)
     made = look(to)
-    main = look(HubName(to.repo))
-    if made is None or main is None or made.commit != main.commit:
-        raise _other_commit(to)
+    if made is None or (publication.main is not None and made.commit != publication.main):
+        raise _other_commit(to)  # what has to be deleted was found on another commit
     return made.commit
 
 
@@ -193,7 +193,7 @@ def _check_held(publication: Publication, at: HubName) -> None:
         elif (held.sha256 or held.blob) != (checksum(local, hashlib.sha256()) if held.sha256 else blob_id(local)):
             wrong.append(broken(rules.HELD, f"{path} has another checksum on the Hub than here", file=name, advice=advice))
     for path in files:
-        if path in publication.deleted:
-            wrong.append(broken(rules.HELD, f"{path} is still there after the commit", file=path, advice=advice))
+        if path.startswith(publication.prefix) and path not in publication.paths.keys() | KEPT:
+            wrong.append(broken(rules.HELD, f"{path} is there after the commit and should not be", file=path, advice=advice))
     if wrong:
         raise CheckFailed(f"{len(wrong)} files of {at} are not what was published", tuple(wrong))

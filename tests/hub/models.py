@@ -16,7 +16,7 @@ from humming_convert.demo.pack import write_safetensors
 from humming_convert.hub import heads
 from tests.samples import sample
 
-LAYERS = 8
+LAYERS = 6
 
 
 def deep(folder: Path, layers: int = LAYERS, name: str = "gptq-4bit-v1-sym") -> Path:

@@ -155,12 +155,12 @@ def held(hub: Server) -> Iterator[list[int]]:
         yield seen
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.parametrize("jobs", [1, 4])
 @pytest.mark.parametrize("options", [{"target": "sm90", "act": "bf16"}, {"standard": True}, {"target": "sm80", "act": "int8"}])
 def test_streaming_holds_few_files_and_leaves_none(
     hub: Server, held: list[int], tmp_path: Path, jobs: int, options: dict[str, Any]
 ) -> None:
-    model = deep(tmp_path / "models", layers=2 * LAYERS)
+    model = deep(tmp_path / "models", layers=2 * HELD + 2)
     hub.add("org/model", model)
     api.convert(api.plan(model, **options), out=tmp_path / "local", jobs=1)
     api.convert(api.plan("org/model", stream=True, **options), out=tmp_path / "hub", jobs=jobs)
@@ -171,7 +171,7 @@ def test_streaming_holds_few_files_and_leaves_none(
 
 
 def test_streaming_several_targets_holds_few_files(hub: Server, held: list[int], tmp_path: Path) -> None:
-    hub.add("org/model", deep(tmp_path / "models", layers=2 * LAYERS))
+    hub.add("org/model", deep(tmp_path / "models", layers=2 * HELD + 2))
     plans = api.plans("org/model", ["sm90", "sm80"], act="bf16", stream=True)
     for result in api.convert_all([(p, tmp_path / api.default_name(p)) for p in plans], jobs=1):
         assert_whole(result.out)
