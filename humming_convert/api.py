@@ -84,11 +84,15 @@ def open_model(model: str | Path, findings: Findings, *, stream: bool = False) -
     return checkpoint
 
 
-def fetched(model: str | Path) -> Path:
-    """The folder; of a Hub id the one in the cache, when all of it is there. As `open_model`."""
+def fetched(model: str | Path, out: str | Path | None = None) -> Path:
+    """The folder; of a Hub id the one in the cache, when all of it is there. As `open_model`.
+
+    out: an output; without a revision, the commit that it was made from is meant."""
     name = named(model)
     if isinstance(name, Path):
         return name
+    if out is not None and name.revision is None:
+        name = _made_from(Path(out), name)
     from humming_convert.hub.pull import fetch_model
 
     findings = Findings()
@@ -96,6 +100,20 @@ def fetched(model: str | Path) -> Path:
     if folder is None:
         raise Refused(findings)
     return folder
+
+
+def _made_from(out: Path, name: HubName) -> HubName:
+    """The commit that a manifest names, if it is of this model."""
+    from humming_convert.hub.names import HubName
+    from humming_convert.manifest.read import read_manifest
+
+    try:
+        source = read_manifest(out).get("source")
+    except (OSError, ValueError):
+        return name  # what is wrong with it is `verify`'s to say
+    if isinstance(source, dict) and source.get("name") == name.repo and isinstance(source.get("revision"), str):
+        return HubName(name.repo, source["revision"])
+    return name
 
 
 def parse_size(text: str, option: str = "--shard-size") -> int:
@@ -381,7 +399,7 @@ def verify(out: str | Path, *, source: str | Path | None = None) -> Verification
     folder = Path(out)
     if not folder.is_dir():
         raise UsageError(f"{out}: no such folder")
-    return verify_folder(folder, fetched(source) if source is not None else None)
+    return verify_folder(folder, fetched(source, out) if source is not None else None)
 
 
 def push(

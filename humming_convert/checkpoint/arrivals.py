@@ -13,6 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.tensors import TensorView
+from humming_convert.findings import Finding
 
 
 class Use(Struct, frozen=True):
@@ -45,6 +46,9 @@ class Arrivals(Protocol):
 
     def done(self, use: Use) -> None:
         """A use that was told to `begin` has been made."""
+
+    def unchanged(self) -> list[Finding]:
+        """What is no longer as it came, of the files that came and are still there; empty if nothing is."""
 
     def fetch_rest(self) -> None:
         """Returns when all that is copied beside the weights is there."""

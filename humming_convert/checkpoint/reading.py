@@ -193,7 +193,7 @@ def unchanged(before: Iterable[FileState], files: Iterable[SourceFile]) -> list[
     """What changed since `snapshot(files)`; empty if nothing did. A new time alone is a change: the same header can stand before other data."""
     found: list[Finding] = []
     for old, file in zip(before, files, strict=True):
-        if file.known is not None:  # whoever brought it looked at it when it came and when it was done
+        if file.known is not None:  # its arrivals say it
             continue
         try:
             new = _state(file.path, file.header_bytes)

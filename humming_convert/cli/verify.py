@@ -49,7 +49,7 @@ def command(
     if sample is not None and not gpu:
         raise typer.BadParameter("--sample chooses layers for --gpu")
     say_model(source, quiet=json or quiet)
-    model = api.fetched(source) if source is not None else None
+    model = api.fetched(source, out) if source is not None else None
     found = api.verify(out, source=model)
     findings = list(found.findings)
     document, failed = found.document(), found.failed

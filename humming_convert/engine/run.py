@@ -213,7 +213,8 @@ def _task(one: _Run, job: FileJob, keeper: Keeper, lock: threading.Lock) -> Task
 def _end(one: _Run, how: How) -> Result:
     """The source is what it was; then the folder is finished and published. A part of a split run leaves that to `merge`."""
     known = versions(one.plan, reader_of(one.plan.source)) if how.part is None else ((), ())
-    if changed := unchanged(one.before, one.plan.source.weights):
+    arrivals = one.plan.source.arrivals
+    if changed := unchanged(one.before, one.plan.source.weights) + (arrivals.unchanged() if arrivals is not None else []):
         raise SourceChanged(changed[0])
     if how.part is not None:
         did = {"part": how.part.number, "of": how.part.of, "files": sorted(one.done)}

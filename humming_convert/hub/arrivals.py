@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from humming_convert.checkpoint.arrivals import Use
 from humming_convert.checkpoint.folder import SourceFile
-from humming_convert.checkpoint.reading import reader
+from humming_convert.checkpoint.reading import SourceChanged, reader
 from humming_convert.checkpoint.tensors import TensorView
+from humming_convert.findings import Finding
 from humming_convert.hub import rules
 from humming_convert.hub.failures import HubError
 from humming_convert.hub.fetch import fetch_file, fetch_files, remove
-from humming_convert.hub.heads import KEPT, Heads
+from humming_convert.hub.heads import KEPT, Heads, state_of
 from humming_convert.hub.listing import cache_folder
 from humming_convert.hub.ranges import changed
 from humming_convert.hub.rules import broken
@@ -152,14 +153,17 @@ class HubArrivals:
             if file.name not in self._heads.large:  # it was there when the plan was made
                 raise changed(file.name, f"{file.name} is no longer where it was when the plan was made")
             fetch_file(self._listing, file.name, self._cache)
+        state, seen = state_of(file), self._heads.seen.get(file.name)
         with open(file, "rb") as f:
-            header, state = f.read(known.header_bytes), os.fstat(f.fileno())
-        if state.st_size != known.nbytes or header != self._heads.header(file.name, known.header_bytes):
+            header = f.read(known.header_bytes)
+        if seen not in (None, state):
+            raise changed(file.name, f"{file.name} was changed in the cache since the plan was made")
+        if state[0] != known.nbytes or header != self._heads.header(file.name, known.header_bytes):
             raise changed(file.name, f"{file.name} has another size or header than the one that was planned with")
         for view in self._aside.get(file, ()):
             self._put_aside(view)
         with self._changed:
-            self._there[file] = state.st_size, state.st_mtime_ns
+            self._there[file] = state
             self._leave(file, int(file in self._aside))
 
     def _leave(self, file: Path, users: int = 1) -> None:
@@ -167,11 +171,10 @@ class HubArrivals:
         with self._changed:
             self._users[file] -= users
             if self._users[file] == 0 and file in self._there:
-                state = file.stat()
-                if (state.st_size, state.st_mtime_ns) != self._there[file]:
-                    raise changed(file.name, f"{file.name} was changed while it was read")
+                if found := self._other(file):
+                    raise found
                 if self.streaming and self._large(file):
-                    remove(file)
+                    remove(file, cut=True)
             self._changed.notify_all()
 
     # ------------------------------------------------------------------ small tensors that are copied as they are
@@ -190,6 +193,19 @@ class HubArrivals:
         fresh = self._place_aside(view).with_suffix(".new")
         fresh.write_bytes(raw)
         os.replace(fresh, self._place_aside(view))
+
+    def _other(self, file: Path) -> SourceChanged | None:
+        """A file is not the one that came."""
+        try:
+            same = state_of(file) == self._there[file]
+        except FileNotFoundError:
+            same = False
+        return None if same else changed(file.name, f"{file.name} was changed while it was read")
+
+    def unchanged(self) -> list[Finding]:
+        with self._changed:
+            kept = [f for f in self._there if not (self.streaming and self._large(f))]
+            return [found.finding for f in kept if (found := self._other(f)) is not None]
 
     def _check_space(self) -> None:
         missing = [self._weights[f].nbytes for f in self._order if not f.exists()]

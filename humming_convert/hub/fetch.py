@@ -79,10 +79,10 @@ def _etag(listing: Listing, file: str) -> str | None:
         return get_hf_file_metadata(hf_hub_url(listing.name.repo, file, revision=listing.commit), library_name=LIBRARY).etag
 
 
-def remove(path: Path) -> None:
-    """A file of the cache and what it links to. Cut first: a reader that still has it open shall not keep it on the disk."""
+def remove(path: Path, *, cut: bool = False) -> None:
+    """A file of a cache and what it links to. cut: a reader that still has it open shall not keep it on the disk; the cache is ours alone."""
     real = Path(os.path.realpath(path))
-    if real.is_file():
+    if cut and real.is_file():
         os.truncate(real, 0)
     for each in {path, real}:
         each.unlink(missing_ok=True)

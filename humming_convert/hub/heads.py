@@ -72,7 +72,7 @@ def _clear(folder: Path, held: int) -> None:
 
 
 class Heads:
-    """`folder`: to plan from.  `large`: weight files that are not there as a whole.  `aside`: for tensors without their files."""
+    """`folder`: to plan from.  `large`: weight files that are not there as a whole.  `seen`: states of the others.  `aside`: for tensors without their files."""
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
@@ -82,6 +82,7 @@ class Heads:
         for each in (self.folder, self.aside):
             each.mkdir(parents=True)
         self.large: set[str] = set()
+        self.seen: dict[str, tuple[int, int]] = {}
         self._ranges = Ranges(listing)
         self._have: set[tuple[str, int, int]] = set()
         self._kinds: dict[tuple[str, str], _Kind] = {}
@@ -113,6 +114,7 @@ class Heads:
         fetch_files(listing, small)
         for name in (*here, *small):
             (self.folder / name).symlink_to(listing.snapshot / name)
+            self.seen[name] = state_of(self.folder / name)
         self.large = set(missing) - set(small)
 
     def _head(self, name: str) -> None:
@@ -193,6 +195,12 @@ class Heads:
 def _kind(view: TensorView) -> tuple[str, str]:
     """File and last name."""
     return view.file.name, view.name.rpartition(".")[2]
+
+
+def state_of(file: Path) -> tuple[int, int]:
+    """Size and time: another content has another of them, unless somebody wants to hide it."""
+    state = file.stat()
+    return state.st_size, state.st_mtime_ns
 
 
 def missing_findings(listing: Listing, files: Iterable[str]) -> list[Finding]:

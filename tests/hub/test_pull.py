@@ -193,6 +193,13 @@ def test_a_streamed_model_is_verified_against_its_source(hub: Server, model: Pat
     assert not found.failed, list(found.findings)
 
 
+def test_verify_reads_the_commit_that_the_output_was_made_from(hub: Server, model: Path, tmp_path: Path) -> None:
+    hub.add("org/model", model)
+    api.convert(api.plan("org/model", target="sm90", act="bf16"), out=tmp_path / "out")
+    hub.models["org/model"].commit({"config.json": b"{}"})
+    assert not api.verify(tmp_path / "out", source="org/model").failed
+
+
 def test_a_folder_is_never_streamed(model: Path) -> None:
     with pytest.raises(api.UsageError, match="is a folder"):
         api.plan(model, target="sm90", act="bf16", stream=True)

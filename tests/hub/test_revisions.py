@@ -109,6 +109,17 @@ def test_a_file_that_changes_in_the_cache_while_it_is_read_is_refused(hub: Serve
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_that_changes_in_the_cache_after_the_plan_is_refused(hub: Server, model: Path, tmp_path: Path) -> None:
+    hub.add("org/model", model)
+    cached = (api.fetched("org/model") / LAST).resolve()
+    plan = planned()
+    raw = bytearray(cached.read_bytes())
+    raw[-1] ^= 1
+    cached.write_bytes(raw)
+    with pytest.raises(SourceChanged, match="since the plan was made"):
+        api.convert(plan, out=tmp_path / "out")
+
+
 # ------------------------------------------------------------------ offline
 def test_what_is_in_the_cache_works_offline(hub: Server, model: Path, tmp_path: Path, offline: Callable[[], None]) -> None:
     hub.add("org/model", model)
