@@ -6,7 +6,7 @@ Facts: architecture.md 9.1, 9.2, 9.8.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from humming_convert.engine.progress import Progress
     from humming_convert.engine.run import Result
     from humming_convert.gemm.doctor import Row
+    from humming_convert.hub.names import HubName
+    from humming_convert.hub.push import Pushed
     from humming_convert.plan.inspect import Inspection
     from humming_convert.plan.types import Plan, Request
     from humming_convert.proof.recheck import Recheck
@@ -38,6 +40,7 @@ __all__ = [
     "open_model",
     "plan",
     "plans",
+    "push",
     "recheck",
     "verify",
 ]
@@ -49,17 +52,70 @@ class UsageError(Exception):
     """The request itself makes no sense: an unknown target, options that contradict each other, a path that does not exist. Exit code 2."""
 
 
-def open_model(model: str | Path, findings: Findings) -> Checkpoint:
-    """The checkpoint at a folder. UsageError if there is no such path; Refused (with all findings) if it is no whole checkpoint."""
-    from humming_convert.checkpoint import open_checkpoint
+def named(model: str | Path) -> Path | HubName:
+    """A folder, or a Hub id where there is no folder of this name. UsageError if it can be neither."""
+    from humming_convert.hub.names import hub_name
 
     folder = Path(model)
-    if not folder.exists():
-        raise UsageError(f"{model}: no such folder")
-    checkpoint = open_checkpoint(folder, findings)
+    if folder.exists():
+        return folder
+    name = hub_name(model) if isinstance(model, str) else None
+    if name is None:
+        raise UsageError(f"{model}: no such folder, and no Hub id such as org/name or org/name@revision")
+    return name
+
+
+def open_model(model: str | Path, findings: Findings, *, stream: bool = False) -> Checkpoint:
+    """The checkpoint at a folder or of a Hub id. stream: as in `plans`.
+
+    UsageError if there is no such path; Refused (with all findings) if it is no whole checkpoint; hub.failures.HubError.
+    """
+    from humming_convert.checkpoint import open_checkpoint
+
+    name = named(model)
+    if isinstance(name, Path):
+        if stream:
+            raise UsageError(f"--stream removes what was fetched from the Hub; {model} is a folder")
+        checkpoint = open_checkpoint(name, findings)
+    else:
+        from humming_convert.hub.pull import open_hub
+
+        checkpoint = open_hub(name, findings, stream=stream)
     if checkpoint is None:
         raise Refused(findings)
     return checkpoint
+
+
+def fetched(model: str | Path, out: str | Path | None = None) -> Path:
+    """The folder; of a Hub id the one in the cache, when all of it is there. As `open_model`.
+
+    out: an output; without a revision, the commit that it was made from is meant."""
+    name = named(model)
+    if isinstance(name, Path):
+        return name
+    if out is not None and name.revision is None:
+        name = _made_from(Path(out), name)
+    from humming_convert.hub.pull import fetch_model
+
+    findings = Findings()
+    folder = fetch_model(name, findings)
+    if folder is None:
+        raise Refused(findings)
+    return folder
+
+
+def _made_from(out: Path, name: HubName) -> HubName:
+    """The commit that a manifest names, if it is of this model."""
+    from humming_convert.hub.names import HubName
+    from humming_convert.manifest.read import read_manifest
+
+    try:
+        source = read_manifest(out).get("source")
+    except (OSError, ValueError):
+        return name  # what is wrong with it is `verify`'s to say
+    if isinstance(source, dict) and source.get("name") == name.repo and isinstance(source.get("revision"), str):
+        return HubName(name.repo, source["revision"])
+    return name
 
 
 def parse_size(text: str, option: str = "--shard-size") -> int:
@@ -192,20 +248,31 @@ DEFAULTS: dict[str, Any] = {
 """Every option that shapes bytes, by its name in Python, and its default (architecture.md 9.1)."""
 
 
-def plan(model: str | Path, *, headers_only: bool = False, io: Literal["mmap", "read"] = "mmap", **options: Any) -> Plan:
+def plan(
+    model: str | Path, *, headers_only: bool = False, io: Literal["mmap", "read"] = "mmap", stream: bool = False, **options: Any
+) -> Plan:
     """What `convert` would write. Options: DEFAULTS. Nothing is written.
+
+    model: a folder, or a Hub id `org/name[@revision]`, of which only what is needed to plan is fetched; `convert` fetches the rest.
+    stream: `convert` will remove each file that it fetched when it is done with it.
 
     Refused with all findings if the checkpoint or the request cannot be converted; UsageError if the request makes no sense.
     headers_only: data is not read; questions that need it stay open and are listed in `plan.totals["open_questions"]`.
     """
-    return plans(model, [options.pop("target", None)], headers_only=headers_only, io=io, **options)[0]
+    return plans(model, [options.pop("target", None)], headers_only=headers_only, io=io, stream=stream, **options)[0]
 
 
 def plans(
-    model: str | Path, targets: Sequence[str | None], *, headers_only: bool = False, io: Literal["mmap", "read"] = "mmap", **options: Any
+    model: str | Path,
+    targets: Sequence[str | None],
+    *,
+    headers_only: bool = False,
+    io: Literal["mmap", "read"] = "mmap",
+    stream: bool = False,
+    **options: Any,
 ) -> list[Plan]:
     """A plan for each target, from one reading of the source. As `plan`; Refused with the findings of all targets."""
-    from humming_convert.checkpoint.reading import reader
+    from humming_convert.checkpoint.reading import reader_of
     from humming_convert.plan.build import make_plan, read_source
 
     unknown = set(options) - set(DEFAULTS)
@@ -214,8 +281,9 @@ def plans(
     names = [str(t).lower() for t in targets]
     if twice := [n for i, n in enumerate(names) if n in names[:i]]:
         raise UsageError(f"--target {twice[0]} is given twice")
-    findings, read = Findings(), reader(io)
-    checkpoint = open_model(model, findings)
+    findings = Findings()
+    checkpoint = open_model(model, findings, stream=stream)
+    read = reader_of(checkpoint, io)
     made: list[Plan] = []
     refused, reading, told = Findings(), None, Findings()
     for target in targets:
@@ -287,6 +355,13 @@ def convert_all(wanted: Sequence[tuple[Plan, str | Path]], *, progress: Progress
     from humming_convert.engine.run import run_all
 
     carried_out = make_how(how)
+    streaming = any(p.source.arrivals is not None and p.source.arrivals.streaming for p, _ in wanted)
+    if streaming and carried_out.engine == "ray":
+        raise UsageError("--stream removes files while others are read, which workers on other machines cannot know of; leave out one")
+    if streaming and carried_out.link_common:
+        raise UsageError(
+            "--link-common writes a file once for several targets, one after the other, which --stream cannot wait for; leave out one"
+        )
     packers = open_device(carried_out)
     return run_all([(plan, Path(out)) for plan, out in wanted], progress=progress, how=carried_out, packers=packers)
 
@@ -302,17 +377,21 @@ def merge(out: str | Path, *, source: str | Path | None = None, overwrite: bool 
     record = recorded(folder)
     if record is None:
         raise UsageError(f"{out}: there is no split run to merge ({folder.name}.partial holds no parts)")
-    return merge_parts(folder, record, Path(source) if source is not None else None, overwrite=overwrite)
+    findings = Findings()
+    return merge_parts(folder, record, open_model(source or record.source, findings), findings, overwrite=overwrite)
 
 
 def inspect(model: str | Path) -> Inspection:
     """What is in a checkpoint, what contradicts what, and what each target could do with it. Never raises Refused: findings say it."""
+    from humming_convert.checkpoint import open_checkpoint
     from humming_convert.plan.inspect import inspect_model
 
-    findings = Findings()
-    if not Path(model).exists():
-        raise UsageError(f"{model}: no such folder")
-    return inspect_model(Path(model), findings)
+    name, findings = named(model), Findings()
+    if isinstance(name, Path):
+        return inspect_model(name, open_checkpoint(name, findings), findings)
+    from humming_convert.hub.pull import open_hub
+
+    return inspect_model(Path(name.repo), open_hub(name, findings), findings)
 
 
 def verify(out: str | Path, *, source: str | Path | None = None) -> Verification:
@@ -322,7 +401,42 @@ def verify(out: str | Path, *, source: str | Path | None = None) -> Verification
     folder = Path(out)
     if not folder.is_dir():
         raise UsageError(f"{out}: no such folder")
-    return verify_folder(folder, Path(source) if source is not None else None)
+    return verify_folder(folder, fetched(source, out) if source is not None else None)
+
+
+def push(
+    out: str | Path,
+    repo: str,
+    *,
+    branch: str | None = None,
+    subfolder: str | None = None,
+    pull_request: bool = False,
+    private: bool = False,
+    dry_run: bool = False,
+    yes: bool = False,
+    said: Callable[[str], None] = lambda _: None,
+) -> Pushed:
+    """Publishes a finished folder on the Hub in one commit, after it was verified; then the Hub is asked what it holds.
+
+    branch: default: `main` for the standard form, else one for the target and the ranks.  subfolder: a folder of `main` in its place.
+    dry_run: nothing is written.  yes: publish although no licence, or one that may restrict it, is named.  said: told what goes on.
+    Refused with all findings; engine.finish.CheckFailed if the folder, or what the Hub holds, is not whole; hub.failures.HubError.
+    """
+    from humming_convert.hub.names import hub_name
+    from humming_convert.hub.push import Pushed, PushOptions, carry_out, prepare_push
+
+    folder, name = Path(out), hub_name(repo)
+    if not folder.is_dir():
+        raise UsageError(f"{out}: no such folder")
+    if name is None or name.revision is not None:
+        raise UsageError(f"{repo}: no repository such as org/name; --branch names the branch")
+    if branch is not None and subfolder is not None:
+        raise UsageError("--branch and --subfolder exclude each other: a folder is one of main")
+    if subfolder is not None and not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)*", subfolder):
+        raise UsageError(f"--subfolder {subfolder}: not a plain path such as packed/sm90-tp1")
+    options = PushOptions(branch=branch, subfolder=subfolder, pull_request=pull_request, private=private, yes=yes)
+    publication = prepare_push(folder, name, options)
+    return Pushed(publication=publication) if dry_run else carry_out(publication, options, said)
 
 
 def recheck(out: str | Path, *, humming_version: str) -> Recheck:

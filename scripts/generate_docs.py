@@ -20,7 +20,8 @@ sys.path.insert(0, str(ROOT))
 import humming_convert  # noqa: E402
 from humming_convert.findings import Rule  # noqa: E402
 
-ROOMS_WITH_RULES = ("checkpoint", "formats", "model")
+ROOMS_WITH_RULES = ("checkpoint", "formats", "model", "hub")
+HUB = "hub."
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -54,15 +55,19 @@ def format_rules() -> str:
         tests = [f"`test_rule_{code.replace('-', '_')}`" for code in row.codes] + [f"`{t}`" for t in row.tests]
         return row.what, row.answer, ", ".join(f"R{r.number} `{r.code}`" for r in mine), ", ".join(tests)
 
+    def listed(these: Iterable[tuple[Rule, str]]) -> str:
+        rows = ((f"R{r.number}", f"`{r.code}`", r.text, r.severity, f"`{m}`") for r, m in these)
+        return table(("rule", "code", "what must hold", "if not", "checked in"), rows)
+
     head = ("answer", "rules", "tests")
     return page(
         "Rules",
         "What a checkpoint must keep. Each rule has a number, and one code that its findings carry; the code is stable. An `error` refuses the checkpoint, a `warning`\n"
         "converts it and says so.\n",
-        table(
-            ("rule", "code", "what must hold", "if not", "checked in"),
-            ((f"R{r.number}", f"`{r.code}`", r.text, r.severity, f"`{m}`") for r, m in ordered),
-        ),
+        listed(x for x in ordered if not x[1].startswith(HUB)),
+        "## The Hub\n",
+        "What must hold to fetch a model from the Hub and to publish a folder there ([the Hub](hub.md)).\n",
+        listed(x for x in ordered if x[1].startswith(HUB)),
         "## Damages and contradictions\n",
         "What is seen in real files, what happens then, and the tests that hold it so.\n",
         table(("", "what", *head), ((row.key, *answered(row)) for row in DAMAGES)),

@@ -4,6 +4,7 @@ In: a folder.  Out: `open_checkpoint` gives a Checkpoint; its tensors are read b
 Facts: formats.md 1.1, 1.2; the rules are in `rules.RULES`.
 """
 
+from humming_convert.checkpoint.arrivals import Arrivals, Use
 from humming_convert.checkpoint.config import Disagreement, disagreements, method_of, normalise_method
 from humming_convert.checkpoint.folder import Checkpoint, ConfigSection, SourceFile
 from humming_convert.checkpoint.opening import open_checkpoint
@@ -13,6 +14,7 @@ from humming_convert.checkpoint.tensors import Read, TensorView
 
 __all__ = [
     "RULES",
+    "Arrivals",
     "Checkpoint",
     "ConfigSection",
     "Disagreement",
@@ -22,6 +24,7 @@ __all__ = [
     "SourceFile",
     "SourceUnreadable",
     "TensorView",
+    "Use",
     "disagreements",
     "method_of",
     "normalise_method",

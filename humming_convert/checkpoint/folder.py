@@ -12,16 +12,25 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from humming_convert.checkpoint.arrivals import Arrivals
 from humming_convert.checkpoint.tensors import TensorView
 
 
+class Known(Struct, frozen=True):
+    """Of a file that is fixed by where it comes from and need not be there: its digest as in the manifest, and that of its header."""
+
+    digest: str
+    header: str
+
+
 class SourceFile(Struct, frozen=True, kw_only=True):
-    """A weight file. `header_bytes`: the 8 length bytes and the header."""
+    """A weight file. `header_bytes`: the 8 length bytes and the header. `known`: None if all that is said of the file is read from it."""
 
     name: str
     path: Path
     nbytes: int
     header_bytes: int
+    known: Known | None = None
 
 
 class ConfigSection(Struct, frozen=True, kw_only=True):
@@ -38,6 +47,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     tensors: by name, index resolved.  weights: files that hold them.  others: names of the files to copy to the output
     (architecture.md 9.4: no weights, no weight index, no quantizer's side file, not config.json or README.md).
     dtype: the model dtype as a safetensors name, BF16 for float32 models (text_config first), `declared_dtype` as written.
+    arrivals: where weight files and `others` need not be there yet; None for a folder.
     """
 
     folder: Path
@@ -50,6 +60,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     others: tuple[str, ...]
     dtype: str
     declared_dtype: str | None
+    arrivals: Arrivals | None = None
     text_config: Mapping[str, Any] = {}
     """The language model's part of config.json: the nested one where there is one, else the whole. Follows from `config`, found once."""
 
@@ -65,6 +76,11 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
         if isinstance(thinker, dict) and isinstance(thinker.get("text_config"), dict):
             return dict(thinker["text_config"])
         return self.config
+
+    @property
+    def origin(self) -> str:
+        """What opens it again: a folder, or a Hub id with its commit."""
+        return f"{self.name}@{self.revision}" if self.arrivals is not None else str(self.folder.resolve())
 
     @property
     def model_type(self) -> str:

@@ -17,10 +17,11 @@ from humming_convert.checkpoint.config import CONFIG, SIDE_FILES, find_sections,
 from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.checkpoint.rules import broken
 from humming_convert.checkpoint.strict_json import read_object
-from humming_convert.checkpoint.weights import OTHER_WEIGHTS, PICKLES, read_weights
+from humming_convert.checkpoint.weights import INDEX, OTHER_WEIGHTS, PICKLES, read_weights
 from humming_convert.findings import Findings
 
 WEIGHTS = (".safetensors", *PICKLES, *OTHER_WEIGHTS)
+READ = (CONFIG, INDEX, *SIDE_FILES)  # beside the weights
 REWRITTEN = frozenset((CONFIG, "README.md"))
 NOT_COPIED = ("*.index.json", *SIDE_FILES, "humming_manifest*.json")  # the output has its own, or must have none
 

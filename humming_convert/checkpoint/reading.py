@@ -19,7 +19,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert.checkpoint.files import open_regular
-from humming_convert.checkpoint.folder import SourceFile
+from humming_convert.checkpoint.folder import Checkpoint, SourceFile
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Finding
 
@@ -172,15 +172,29 @@ class FileState(Struct, frozen=True, kw_only=True):
     header: str
 
 
+def reader_of(checkpoint: Checkpoint, io: Literal["mmap", "read"] = "mmap") -> Read:
+    """A Read for the tensors of a checkpoint, also of those whose files are not there yet."""
+    return reader(io) if checkpoint.arrivals is None else checkpoint.arrivals.read
+
+
 def snapshot(files: Iterable[SourceFile]) -> tuple[FileState, ...]:
-    """The state of weight files. Raises SourceError where one cannot be read."""
-    return tuple(_state(f.path, f.header_bytes) for f in files)
+    """The state of weight files. Raises SourceError where one cannot be read.
+
+    A file that is known beforehand has no time: fetched again, it has another one and the same content."""
+    return tuple(
+        FileState(path=f.path, nbytes=f.nbytes, mtime_ns=0, header=f.known.header)
+        if f.known is not None
+        else _state(f.path, f.header_bytes)
+        for f in files
+    )
 
 
 def unchanged(before: Iterable[FileState], files: Iterable[SourceFile]) -> list[Finding]:
     """What changed since `snapshot(files)`; empty if nothing did. A new time alone is a change: the same header can stand before other data."""
     found: list[Finding] = []
     for old, file in zip(before, files, strict=True):
+        if file.known is not None:  # its arrivals say it
+            continue
         try:
             new = _state(file.path, file.header_bytes)
         except SourceError as e:
@@ -195,6 +209,8 @@ def unchanged(before: Iterable[FileState], files: Iterable[SourceFile]) -> list[
 
 def source_digest(file: SourceFile) -> str:
     """As in the manifest: `xxh3:` of the content up to 64 MB, else `xxh3-header:` of the length bytes and the header."""
+    if file.known is not None:
+        return file.known.digest
     if file.nbytes <= WHOLE:
         return content_digest(file.path)
     return f"xxh3-header:{_header_digest(file.path, file.header_bytes)}"

@@ -56,8 +56,7 @@ def read_weights(folder: Path, names: Sequence[str], findings: Findings) -> tupl
             tensors = _by_index(listed, headers, findings)
             _not_read(stored, files, f"{INDEX} does not name it", findings)
             return _in_order(tensors), _source_files(folder, headers)
-    candidates = [n for n in stored if not any(fnmatch.fnmatchcase(n, p) for p in NOT_WEIGHTS)]
-    files = [SINGLE] if SINGLE in candidates and INDEX not in names else sorted(candidates, key=natural)
+    files = _without_index(stored, INDEX in names)
     if not files and INDEX not in names:
         _no_weights(names, stored, findings)
     headers = _read_headers(folder, files, findings)
@@ -66,6 +65,19 @@ def read_weights(folder: Path, names: Sequence[str], findings: Findings) -> tupl
     _gaps(files, findings)
     _not_read(stored, files, f"{SINGLE} is read" if files == [SINGLE] else "an adapter, or another layout of the same weights", findings)
     return _in_order(_by_files(headers, findings)), _source_files(folder, headers)
+
+
+def expected_weights(folder: Path, names: Sequence[str]) -> list[str]:
+    """The files that `read_weights` reads, those of an index also where they are not among `names`. Only the index need be there."""
+    listed = _read_index(folder, Findings()) if INDEX in names else None
+    if listed is not None:
+        return sorted({*listed.values()} - {NOWHERE}, key=natural)
+    return _without_index([n for n in names if n.endswith(".safetensors")], INDEX in names)
+
+
+def _without_index(stored: Iterable[str], broken_index: bool) -> list[str]:
+    candidates = [n for n in stored if not any(fnmatch.fnmatchcase(n, p) for p in NOT_WEIGHTS)]
+    return [SINGLE] if SINGLE in candidates and not broken_index else sorted(candidates, key=natural)
 
 
 def _read_index(folder: Path, findings: Findings) -> dict[str, str] | None:

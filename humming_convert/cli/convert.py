@@ -26,6 +26,7 @@ def _convert(
     address: o.Address = None,
     split: o.Split = None,
     link_common: o.LinkCommon = False,
+    stream: o.Stream = False,
     overwrite: o.Overwrite = False,
     fresh: o.Fresh = False,
     json: o.Json = False,
@@ -34,11 +35,13 @@ def _convert(
     no_progress: o.NoProgress = False,
 ) -> None:
     from humming_convert import api
+    from humming_convert.cli.model import say_model
     from humming_convert.cli.progress import display, since_start
     from humming_convert.engine.memory import keep_freed_memory
 
     if max_memory is None:
         keep_freed_memory()
+    say_model(model, quiet=json or quiet)
     how = {
         "jobs": jobs,
         "max_memory": max_memory,
@@ -54,7 +57,7 @@ def _convert(
     api.open_device(api.make_how(how))  # what is wrong with it is said before the source is read
     started = since_start()
     targets = request.pop("target") or [None]
-    plans = api.plans(model, targets, io=o.io_of(io, "mmap"), **request)
+    plans = api.plans(model, targets, io=o.io_of(io, "mmap"), stream=stream, **request)
     planned = since_start()
     parent = out if len(plans) > 1 else None
     wanted = [(p, (parent or Path()) / api.default_name(p) if out is None or parent else out) for p in plans]

@@ -106,6 +106,8 @@ def _known(error: Exception) -> tuple[int, str, str]:
         "Occupied": (exits.USAGE, "out-exists"),
         "LockHeld": (exits.ENVIRONMENT, "lock-held"),
         "CheckFailed": (exits.CHECK_FAILED, "check-failed"),
+        "HubNotFound": (exits.USAGE, "hub-not-found"),
+        "HubError": (exits.ENVIRONMENT, "hub"),
         "SourceUnreadable": (exits.ENVIRONMENT, "source-unreadable"),
         "SourceChanged": (exits.ENVIRONMENT, "source-changed"),
         "ProofFailed": (exits.CHECK_FAILED, "proof-failed"),
@@ -134,8 +136,9 @@ def _known(error: Exception) -> tuple[int, str, str]:
 
 def _findings(error: Exception) -> tuple[Finding, ...]:
     """The findings that an exception carries, one or many."""
+    many: tuple[Finding, ...] = tuple(getattr(error, "findings", ()))
     one = getattr(error, "finding", None)
-    return (one,) if isinstance(one, Finding) else tuple(getattr(error, "findings", ()))
+    return many or ((one,) if isinstance(one, Finding) else ())
 
 
 def plain(value: Any) -> Any:

@@ -11,7 +11,9 @@ HELP = "Say what is in a checkpoint, and what each target could do with it."
 
 def command(model: o.Model, json: o.Json = False, verbose: o.Verbose = False) -> int:
     from humming_convert import api
+    from humming_convert.cli.model import say_model
 
+    say_model(model, quiet=json)
     found = api.inspect(model)
     code = exits.REFUSED if found.errors else exits.DONE
     if json:

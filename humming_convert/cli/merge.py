@@ -16,7 +16,7 @@ HELP = "Join the parts that --split wrote."
 def command(
     out: Annotated[Path, typer.Argument(help="The output folder (its parts lie in OUT.partial).", metavar="OUT", show_default=False)],
     source: Annotated[
-        Path | None, typer.Option("--source", metavar="MODEL", help="The model, if it is no longer where the parts read it.")
+        str | None, typer.Option("--source", metavar="MODEL", help="The model, if it is no longer where the parts read it.")
     ] = None,
     overwrite: o.Overwrite = False,
     json: o.Json = False,

@@ -106,7 +106,7 @@ def io_of(io: Io | None, default: Literal["mmap", "read"]) -> Literal["mmap", "r
 
 _WHAT, _SOURCE, _LAYOUT, _RUN, _SAY = "What to make", "How to read the source", "How to lay it out", "How to run", "What to print"
 
-Model = Annotated[str, typer.Argument(help="A checkpoint folder.", metavar="MODEL", show_default=False)]
+Model = Annotated[str, typer.Argument(help="A checkpoint folder, or a Hub id org/name[@revision].", metavar="MODEL", show_default=False)]
 Target = Annotated[
     list[str] | None,
     typer.Option(
@@ -195,6 +195,7 @@ Address = Annotated[
     str | None, typer.Option("--address", metavar="A", help="Ray cluster. [default: one on this machine]", rich_help_panel=_RUN)
 ]
 LinkCommon = Annotated[bool, typer.Option("--link-common", help="Several targets: files they share are hard links.", rich_help_panel=_RUN)]
+Stream = Annotated[bool, typer.Option("--stream", help="Hub id: remove each fetched file when it is done.", rich_help_panel=_RUN)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished or foreign folder, atomically.", rich_help_panel=_RUN)]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Discard what an interrupted run left.", rich_help_panel=_RUN)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=_SAY)]

@@ -28,8 +28,10 @@ def _plan(
     no_progress: o.NoProgress = False,
 ) -> None:
     from humming_convert import api
+    from humming_convert.cli.model import say_model
     from humming_convert.plan.document import plan_document
 
+    say_model(model, quiet=json or quiet)
     targets = request.pop("target") or [None]
     plans = api.plans(model, targets, io=o.io_of(io, "mmap"), headers_only=headers_only, **request)
     if json:

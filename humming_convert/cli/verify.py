@@ -28,7 +28,7 @@ class Kernels(Enum):
 def command(
     out: Annotated[Path, typer.Argument(help="An output folder.", metavar="OUT", show_default=False)],
     source: Annotated[
-        Path | None, typer.Option("--source", metavar="MODEL", help="The checkpoint it was made from: proves every code.")
+        str | None, typer.Option("--source", metavar="MODEL", help="The checkpoint it was made from: proves every code.")
     ] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="Multiply every layer on this GPU and compare with float64.")] = False,
     sample: Annotated[
@@ -44,15 +44,18 @@ def command(
     verbose: o.Verbose = False,
 ) -> int:
     from humming_convert import api
+    from humming_convert.cli.model import say_model
 
     if sample is not None and not gpu:
         raise typer.BadParameter("--sample chooses layers for --gpu")
-    found = api.verify(out, source=source)
+    say_model(source, quiet=json or quiet)
+    model = api.fetched(source, out) if source is not None else None
+    found = api.verify(out, source=model)
     findings = list(found.findings)
     document, failed = found.document(), found.failed
     summary = found.summary()
     if gpu and not UNREADABLE & {f.code for f in findings}:
-        on_gpu = _on_gpu(out, source, sample, kernels, record and not failed, json or quiet)
+        on_gpu = _on_gpu(out, model, sample, kernels, record and not failed, json or quiet)
         if isinstance(on_gpu, str):
             return _no_gpu(on_gpu, json)
         findings += list(on_gpu.findings)

@@ -49,6 +49,8 @@ def finish(plan: Plan, partial: Path, done: Mapping[str, FileDone], known: Versi
     }
     _write_text(partial / INDEX, _indented(index, 2, ensure_ascii=True) + "\n")
     _write_text(partial / "config.json", _indented(output_config(plan), 2) + "\n")
+    if plan.source.arrivals is not None:
+        plan.source.arrivals.fetch_rest()
     for name in plan.source.others:
         shutil.copyfile(plan.source.folder / name, partial / name)
         _sync(partial / name)
@@ -96,8 +98,9 @@ def require_lossless(plan: Plan, folder: Path, manifest: Mapping[str, Any]) -> N
 def _sources(plan: Plan) -> list[FileEntry]:
     sources = [FileEntry(name=f.name, bytes=f.nbytes, digest=source_digest(f)) for f in plan.source.weights]
     read = {f.name for f in plan.source.weights}
-    # weight files that no index names were looked at as well, and are told so that nobody looks for them in the output
-    strays = sorted(p.name for p in plan.source.folder.glob("*.safetensors") if p.name not in read and p.is_file())
+    # weight files that no index names were looked at as well, and are told so that nobody looks for them in the output; none of them is fetched
+    found = plan.source.folder.glob("*.safetensors") if plan.source.arrivals is None else ()
+    strays = sorted(p.name for p in found if p.name not in read and p.is_file())
     for name in ("config.json", *strays):
         path = plan.source.folder / name
         sources.append(FileEntry(name=name, bytes=path.stat().st_size, digest=content_digest(path)))

@@ -5,12 +5,14 @@ In: a FileJob, and how far an earlier run came with it.  Out: a FileDone.  Facts
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
+from humming_convert.checkpoint.arrivals import Use
 from humming_convert.engine.journal import FileDone
 from humming_convert.engine.memory import Budget, need
 from humming_convert.engine.output import BLOCK, OutputWriter
@@ -18,6 +20,7 @@ from humming_convert.engine.pack import copy_plain, write_layer
 from humming_convert.engine.progress import Counter
 from humming_convert.engine.worker import Worker
 from humming_convert.plan.types import OutputFile, PlainTensor, Plan, PlannedLayer
+from humming_convert.standard.expr import Stored
 
 PIECE = 1 << 27  # bytes after which what is finished goes to the disk and into the journal
 
@@ -69,6 +72,27 @@ def share(jobs: list[FileJob], part: int, parts: int) -> list[FileJob]:
     return mine
 
 
+def use_of(item: Item) -> Use:
+    """What writing it reads of the source."""
+    if isinstance(item, PlainTensor) and isinstance(item.expr, Stored):
+        return Use(frozenset({item.expr.view.file}), item.expr.view)
+    exprs = item.layer.tensors.values() if isinstance(item, PlannedLayer) else (item.expr,)
+    return Use(frozenset(view.file for expr in exprs for view in expr.reads()))
+
+
+@contextmanager
+def _arrived(item: Item, worker: Worker) -> Iterator[Item]:
+    """The item when what it reads is there, and from where it is."""
+    arrivals = worker.arrivals
+    if arrivals is None:
+        yield item
+        return
+    use = use_of(item)
+    arrivals.wait(use, worker.check)
+    yield replace(item, expr=Stored(arrivals.nearest(use.copied))) if isinstance(item, PlainTensor) and use.copied is not None else item
+    arrivals.done(use)
+
+
 def _end(item: Item) -> int:
     return (
         max(t.offset + t.nbytes for t in item.outputs.values())
@@ -94,9 +118,11 @@ def write_file(job: FileJob, begun: FileDone | None, worker: Worker, counter: Co
         for item in job.content:
             worker.check()
             if _end(item) <= begun.upto:
+                if worker.arrivals is not None:
+                    worker.arrivals.done(use_of(item))
                 continue
-            with budget.take(need(item, 1 if worker.packer is None else 2), worker.check):
-                _write_item(item, writer, worker, counter, piece)
+            with _arrived(item, worker) as there, budget.take(need(item, 1 if worker.packer is None else 2), worker.check):
+                _write_item(there, writer, worker, counter, piece)
                 worker.arena.trim(budget.kept)
             if writer.upto - start >= PIECE and writer.upto < file.nbytes:
                 start = _keep(writer, job, start, piece, whole, keep)

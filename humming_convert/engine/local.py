@@ -15,6 +15,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from humming_convert.checkpoint.arrivals import Arrivals
 from humming_convert.engine.jobs import FileJob, Keep, write_file
 from humming_convert.engine.journal import FileDone
 from humming_convert.engine.memory import Budget
@@ -37,7 +38,9 @@ class Task(Struct, kw_only=True):
 
 
 class Pool(Struct, kw_only=True):
-    """What the workers of a run have in common. packers: a GPU that they share; None: they pack themselves."""
+    """What the workers of a run have in common. packers: a GPU that they share; None: they pack themselves.
+
+    arrivals: where source files may have to be waited for."""
 
     jobs: int
     io: Literal["mmap", "read"]
@@ -45,6 +48,7 @@ class Pool(Struct, kw_only=True):
     counter: Counter
     link: bool = False
     packers: Packers | None = None
+    arrivals: Arrivals | None = None
 
 
 def grouped(tasks: Sequence[Task]) -> list[list[Task]]:
@@ -66,7 +70,7 @@ def run_local(groups: Sequence[Sequence[Task]], pool: Pool) -> dict[str, float]:
 
     def work(group: Sequence[Task]) -> None:
         if not hasattr(local, "worker"):
-            local.worker = Worker.make(pool.io, stop, pool.packers)
+            local.worker = Worker.make(pool.io, stop, pool.packers, pool.arrivals)
             workers.append(local.worker)
         first, done = group[0], FileDone(0, "")
         for task in group:

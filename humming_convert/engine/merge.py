@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from humming_convert.checkpoint import open_checkpoint
-from humming_convert.checkpoint.reading import reader
+from humming_convert.checkpoint.folder import Checkpoint
+from humming_convert.checkpoint.reading import reader_of
 from humming_convert.engine.finish import CheckFailed, finish, require_lossless
 from humming_convert.engine.folder import OURS, Occupied, partial_of, workspace
 from humming_convert.engine.how import Part
@@ -37,9 +37,9 @@ class PartsMissing(Exception):
 
 
 class Record(Struct, frozen=True):
-    """What the parts make: the source's folder, the options that shape bytes, the number of parts."""
+    """What the parts make: the source's folder (or Hub id and commit), the options that shape bytes, the number of parts."""
 
-    source: Path
+    source: str
     options: Mapping[str, Any]
     parts: int
 
@@ -48,27 +48,25 @@ def recorded(out: Path) -> Record | None:
     """The record that the parts left; None if there is none."""
     try:
         found = json.loads((partial_of(out) / RECORD).read_text())
-        return Record(Path(found["source"]), found["options"], int(found["parts"]))
+        return Record(str(found["source"]), found["options"], int(found["parts"]))
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
 
 
 def write_record(plan: Plan, partial: Path, part: Part) -> None:
     """Every part writes the same."""
-    source = str(plan.source.folder.resolve())
-    text = json.dumps({"source": source, "options": options_of(plan.request), "parts": part.of}, sort_keys=True)
+    text = json.dumps({"source": plan.source.origin, "options": options_of(plan.request), "parts": part.of}, sort_keys=True)
     fresh = partial / f"{RECORD}-{part.label}.new"
     fresh.write_text(text)
     os.replace(fresh, partial / RECORD)
 
 
-def merge_parts(out: Path, record: Record, source: Path | None, *, overwrite: bool) -> Result:
-    """Finishes and publishes. PartsMissing with what is missing; Occupied if the source is not the one the parts were made from."""
-    findings = Findings()
-    checkpoint = open_checkpoint(source or record.source, findings)
-    if checkpoint is None:
-        raise Refused(findings)
-    plan = make_plan(checkpoint, request_of(record.options), reader("mmap"), findings)
+def merge_parts(out: Path, record: Record, source: Checkpoint, findings: Findings, *, overwrite: bool) -> Result:
+    """Finishes and publishes. findings: of opening the source.
+
+    PartsMissing with what is missing; Occupied if the source is not the one the parts were made from."""
+    read = reader_of(source)
+    plan = make_plan(source, request_of(record.options), read, findings)
     if (manifest := already_done(plan, out, overwrite)) is not None:
         require_lossless(plan, out, manifest)
         return Result(out=out, plan=plan, manifest=manifest, layers=layers_of(out, manifest), already_done=True)
@@ -83,7 +81,7 @@ def merge_parts(out: Path, record: Record, source: Path | None, *, overwrite: bo
             raise Occupied(f"{space.partial} holds parts of something else: {'; '.join(journal.others)}")
         _check_parts(plan, space.partial, journal, record.parts)
         try:
-            manifest = finish(plan, space.partial, journal.done, versions(plan, reader("mmap")))
+            manifest = finish(plan, space.partial, journal.done, versions(plan, read))
             require_lossless(plan, space.partial, manifest)
         except (CheckFailed, Refused):
             space.discard()

@@ -10,17 +10,19 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter as Counted
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct, field
 
-from humming_convert.checkpoint.reading import FileState, SourceChanged, reader, snapshot, unchanged
+from humming_convert.checkpoint.arrivals import Arrivals, Use
+from humming_convert.checkpoint.reading import FileState, SourceChanged, reader_of, snapshot, unchanged
 from humming_convert.engine.finish import CheckFailed, finish, require_lossless
 from humming_convert.engine.folder import Occupied, Workspace, workspace
 from humming_convert.engine.how import How
-from humming_convert.engine.jobs import FileJob, jobs_of, share
+from humming_convert.engine.jobs import FileJob, jobs_of, share, use_of
 from humming_convert.engine.journal import FileDone, Journal, Keeper
 from humming_convert.engine.local import Pool, Task, grouped, run_local
 from humming_convert.engine.memory import KEPT, Budget, allowed, limit_of_cgroup, private_bytes
@@ -136,23 +138,31 @@ def _write(runs: Sequence[_Run], how: How, progress: Progress | None, packers: P
     counter = Counter(sum(j.file.nbytes for r in runs for j in r.jobs), progress)
     lock = threading.Lock()
     keeper = Keeper()
+    arrivals = runs[0].plan.source.arrivals
     tasks = [_task(one, job, keeper, lock) for one in runs for job in one.jobs]
-    if len(runs) == 1:
+    if len(runs) == 1 and arrivals is None:
         tasks.sort(key=lambda t: -t.job.file.nbytes)  # the largest first, so that no worker ends with a long one alone
     else:
-        tasks.sort(key=lambda t: t.job.source_place)  # what several targets read of the source is read while it is in memory
+        # what several targets read of the source is read while it is in memory; files that are fetched are used in the order in which they come
+        tasks.sort(key=lambda t: t.job.source_place)
     items = [item for one in runs for job in one.jobs for item in job.content]
     driver = packers.held if packers is not None else 0
     total = allowed(items, how.max_memory, limit_of_cgroup(), private_bytes(), driver)
     budget = Budget(total, KEPT if how.max_memory is None else min(KEPT, total // 16))
+    jobs = how.jobs or cores()
     try:
-        if how.engine == "ray":
-            from humming_convert.engine.on_ray import run_ray
+        with _arriving(arrivals, tasks):
+            if how.engine == "ray":
+                from humming_convert.engine.on_ray import run_ray
 
-            seconds = run_ray(tasks, counter, how, how.jobs or cores())
-        else:
-            pool = Pool(jobs=how.jobs or cores(), io=how.io, budget=budget, counter=counter, link=how.link_common, packers=packers)
-            seconds = run_local(grouped(tasks), pool)
+                if arrivals is not None:
+                    arrivals.wait(Use(frozenset(f for use in _uses(tasks) for f in use.files)), lambda: None)
+                seconds = run_ray(tasks, counter, how, jobs)
+            else:
+                streaming = arrivals is not None and arrivals.streaming
+                jobs, groups = (max(jobs, _abreast(tasks)), [[t] for t in tasks]) if streaming else (jobs, grouped(tasks))
+                pool = Pool(jobs=jobs, io=how.io, budget=budget, counter=counter, link=how.link_common, packers=packers, arrivals=arrivals)
+                seconds = run_local(groups, pool)
         keeper.finish()
     except Exception:
         with suppress(OSError, MemoryError):
@@ -162,6 +172,29 @@ def _write(runs: Sequence[_Run], how: How, progress: Progress | None, packers: P
         keeper.abandon()
         raise
     return seconds
+
+
+@contextmanager
+def _arriving(arrivals: Arrivals | None, tasks: Sequence[Task]) -> Iterator[None]:
+    """Source files come while this lasts."""
+    if arrivals is None:
+        yield
+        return
+    try:
+        arrivals.begin(_uses(tasks))
+        yield
+    finally:
+        arrivals.end()
+
+
+def _uses(tasks: Sequence[Task]) -> list[Use]:
+    return [use_of(item) for t in tasks for item in t.job.content]
+
+
+def _abreast(tasks: Sequence[Task]) -> int:
+    """The most output files that one source file goes into: with a worker each, none has to be kept for a worker that comes later."""
+    into = Counted(file for t in tasks for file in {f for use in _uses([t]) for f in use.files})
+    return max(into.values(), default=1)
 
 
 def _task(one: _Run, job: FileJob, keeper: Keeper, lock: threading.Lock) -> Task:
@@ -179,8 +212,9 @@ def _task(one: _Run, job: FileJob, keeper: Keeper, lock: threading.Lock) -> Task
 # ------------------------------------------------------------------ after writing
 def _end(one: _Run, how: How) -> Result:
     """The source is what it was; then the folder is finished and published. A part of a split run leaves that to `merge`."""
-    known = versions(one.plan, reader("mmap")) if how.part is None else ((), ())
-    if changed := unchanged(one.before, one.plan.source.weights):
+    known = versions(one.plan, reader_of(one.plan.source)) if how.part is None else ((), ())
+    arrivals = one.plan.source.arrivals
+    if changed := unchanged(one.before, one.plan.source.weights) + (arrivals.unchanged() if arrivals is not None else []):
         raise SourceChanged(changed[0])
     if how.part is not None:
         did = {"part": how.part.number, "of": how.part.of, "files": sorted(one.done)}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from humming_convert.checkpoint.arrivals import Arrivals
 from humming_convert.checkpoint.reading import Pread, reader
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.engine.output import Arena
@@ -52,7 +53,8 @@ class Clock:
 class Worker(Struct):
     """What one worker owns: a way to read, buffers, and the signal to stop. `mapped`: source files are mapped, not read.
 
-    packer: packs and proves in place of this processor; it is given words that were read into its own kind of memory."""
+    packer: packs and proves in place of this processor; it is given words that were read into its own kind of memory.
+    arrivals: where source files may have to be waited for."""
 
     read: Read
     files: Pread
@@ -60,14 +62,17 @@ class Worker(Struct):
     stop: threading.Event
     mapped: bool = False
     packer: Packer | None = None
+    arrivals: Arrivals | None = None
     clock: Clock = field(default_factory=Clock)
 
     @classmethod
-    def make(cls, io: Literal["mmap", "read"], stop: threading.Event, packers: Packers | None = None) -> Worker:
+    def make(
+        cls, io: Literal["mmap", "read"], stop: threading.Event, packers: Packers | None = None, arrivals: Arrivals | None = None
+    ) -> Worker:
         files, packer = Pread(), packers.packer() if packers is not None else None
         read = reader("mmap") if io == "mmap" else files
         arena = Arena(packer.empty) if packer is not None else Arena()
-        return cls(read=read, files=files, arena=arena, stop=stop, mapped=io == "mmap" and packer is None, packer=packer)
+        return cls(read=read, files=files, arena=arena, stop=stop, mapped=io == "mmap" and packer is None, packer=packer, arrivals=arrivals)
 
     def fetch(self, slot: int, view: TensorView) -> NDArray[Any]:
         """A stored tensor, or part of one, in this worker's own memory (the slot's last one is overwritten) or in the mapped file."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from humming_convert import __version__
+from humming_convert.manifest.command import command_of
 from humming_convert.manifest.types import LayerResult
 from humming_convert.plan.types import Plan, PlannedLayer
 from humming_convert.standard.lossy import STEPS
@@ -102,8 +103,11 @@ def _ours(plan: Plan, results: Mapping[str, LayerResult]) -> str:
     return f"""# {plan.source.name}, {made}
 
 Made from `{plan.source.name}`{revision} ({", ".join(plan.families)}) by humming-convert {__version__} for humming-kernels \
-{request.humming_version}. Every layer was read back from the written files and compared with the source's codes and scales;
+{request.humming_version}. Every layer was read back from the written files and compared with the source's codes and scales: \
+{_proofs(results)}.
 `humming_manifest.json` holds the proof, the configuration and a digest of every tensor.
+
+    {command_of(plan)}
 
 | weights | layers |
 | --- | --- |
@@ -113,6 +117,16 @@ Lossy steps: {"none." if not lossy else chr(10) + chr(10) + lossy}
 
 Check the files: `humming-convert verify FOLDER`. Fingerprint: `{plan.fingerprint}`.
 """
+
+
+def _proofs(results: Mapping[str, LayerResult]) -> str:
+    """What the round trip found, in numbers of layers."""
+    of = len(results)
+    codes = sum(r.proof.codes == "equal" for r in results.values())
+    scales = sum(r.proof.scales == "equal" for r in results.values())
+    changed = f", changed by the lossy steps below in {of - codes}" if codes < of else ""
+    cast = f", within the casts below in {of - scales}" if scales < of else ""
+    return f"codes equal in {codes} of {of}{changed}; scales equal in {scales} of {of}{cast}"
 
 
 def _ranks(plan: Plan) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from humming_convert import passes
-from humming_convert.checkpoint.tensors import Read
+from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.layouts.questions import (
     Answers,
     answer_fp16_range,
@@ -24,13 +24,14 @@ from humming_convert.layouts.questions import (
     questions,
 )
 from humming_convert.plan.types import Request
-from humming_convert.standard.expr import Array, Context, Weight
+from humming_convert.standard.expr import Array, CodeBlock, Context, Weight
 from humming_convert.standard.forms import InputForm
 from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.lossy import Meter
 from humming_convert.targets.environment import Environment
 from humming_convert.targets.table import Target
 
+FRONT = 64  # rows or columns of codes that are read before the others
 SMALL = 1 << 22  # codes; below it numpy is faster than loading compiled code
 
 
@@ -99,12 +100,30 @@ def _weight(layer: StandardLayer) -> Weight:
     return weight
 
 
+def _front(block: CodeBlock) -> tuple[TensorView, int, int] | None:
+    """The first stored rows of a block, and how many rows and columns of codes they hold; None where they are most of it.
+
+    Almost every weight has a code 0 there, and where bytes come over a network the rest need not."""
+    view = block.view.at(block.index)
+    stored, n, k = {
+        "gptq": (FRONT // 32 * block.bits, block.n, FRONT),
+        "awq": (FRONT, block.n, FRONT),
+        "rows": (FRONT, FRONT, block.k),
+        "signed_rows": (FRONT, FRONT, block.k),
+    }[block.packing]
+    if block.window is not None or len(view.shape) != 2 or view.shape[0] < 4 * stored:
+        return None
+    return view.rows(0, stored), n, k
+
+
 def _no_zero_code(layer: StandardLayer, context: Context) -> bool:
     """Stops at the first code 0."""
     weight = _weight(layer)
     compiled = weight.n * weight.k * (weight.experts or 1) >= SMALL
     for block in weight.blocks:
         if compiled and block.straight and block.packing in passes.PACKINGS:
+            if (front := _front(block)) is not None and passes.any_zero_code(block.packing, block.bits, context.read(front[0]), *front[1:]):
+                return False
             if passes.any_zero_code(block.packing, block.bits, block.stored(context), block.n, block.k):
                 return False
         elif not answer_no_zero_code(block.codes(context)):

@@ -12,9 +12,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from humming_convert.checkpoint import open_checkpoint
 from humming_convert.checkpoint.folder import Checkpoint
-from humming_convert.checkpoint.reading import reader
+from humming_convert.checkpoint.reading import reader_of
 from humming_convert.findings import Finding, Findings
 from humming_convert.formats.damages import CONTRADICTIONS
 from humming_convert.formats.registry import Reading
@@ -151,12 +150,12 @@ def _grouped(found: Iterable[Finding], verbose: bool) -> list[str]:
     return out
 
 
-def inspect_model(folder: Path, findings: Findings) -> Inspection:
-    checkpoint = open_checkpoint(folder, findings)
+def inspect_model(folder: Path, checkpoint: Checkpoint | None, findings: Findings) -> Inspection:
+    """findings: of opening the checkpoint; None: it could not be opened."""
     reading = Reading((), ())
     zeros: list[ZeroPoints] = []
     if checkpoint is not None:
-        read = reader("mmap")
+        read = reader_of(checkpoint)
         reading = read_source(checkpoint, Request(target=None, dtype="BF16"), read, findings, headers_only=False)
         zeros = zero_points(reading.layers, read)
     return Inspection(folder=folder, checkpoint=checkpoint, reading=reading, findings=tuple(findings), zero_points=tuple(zeros))
