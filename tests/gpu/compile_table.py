@@ -42,7 +42,7 @@ def tool(name: str) -> str | None:
 
 
 # tensor cores: mma.sync of 16-bit floats; wgmma; block-scaled mma.sync; tcgen05
-TENSOR = re.compile(r"\b((?:HMMA|HGMMA|QGMMA|IGMMA|QMMA|OMMA|UTC[A-Z]*MMA)[\w.]*)")
+TENSOR = re.compile(r"\b((?:HMMA|IMMA|HGMMA|QGMMA|IGMMA|QMMA|OMMA|UTC[A-Z]*MMA)[\w.]*)")
 
 
 def inspect(cubin: bytes) -> dict[str, Any]:
