@@ -24,12 +24,13 @@ struct MmaShape : StageShape<L, T::threads, T::threads / 32 / T::warps_k, T::til
   // one scale for all of K: nothing is scaled on the way, except that E4M3 sums may be short of bits and are added up in float32
   static constexpr bool kOneScale = C::flush >= L::shape_k && C::act_scale != ActScale::group;
   static constexpr bool kWhole = kOneScale && C::operand != Operand::e4m3 && L::zero != Zero::floating;
+  // shared memory: stages, and then the sums of all warps
+  static constexpr int kStages = T::stages * Stage::kStageBytes, kSumBytes = kWarpsK == 1 ? 0 : T::threads * 16 * kTilesM * 4;
 
   static_assert(kSegment % kStep == 0 && T::tile_k % kSegment == 0, "whole segments");
   static_assert(C::flush >= L::shape_k || C::flush % kSegment == 0, "segments lie inside groups of scales");
   static_assert(T::tile_m % 8 == 0 && 4 % kWarpsK == 0, "whole row tiles for each warp");
-  static_assert(T::shared == T::stages * Stage::kStageBytes, "gemm/mma_sm80.py counts the same bytes");
-  static_assert(kWarpsK == 1 || T::shared >= T::threads * 16 * kTilesM * 4, "room for the sums of all warps");
+  static_assert(T::shared == (kSumBytes > kStages ? kSumBytes : kStages), "gemm/mma_sm80.py counts the same bytes");
 };
 
 // Operand B of a segment: row tile j of x, from `column` bytes of the tile on.
@@ -48,7 +49,11 @@ HC_FN void load_segment(u32 (&b)[S::kSteps][2], u32 stage, int j, int column, in
 // Ones in each place of a register: their products are sums of activations.
 template <Operand kOperand>
 HC_FN constexpr u32 ones() {
-  return kOperand == Operand::f16 ? 0x3C003C00u : kOperand == Operand::bf16 ? 0x3F803F80u : kOperand == Operand::e4m3 ? 0x38383838u : 0x01010101u;
+  static_assert(kOperand != Operand::e4m3, "sums of E4M3 are too short for it");
+  return kOperand == Operand::f16    ? 0x3C003C00u
+         : kOperand == Operand::bf16 ? 0x3F803F80u
+         : kOperand == Operand::s8   ? 0x01010101u
+                                     : 0x11111111u;
 }
 
 template <class L, class C, class T>

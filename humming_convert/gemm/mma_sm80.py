@@ -60,7 +60,9 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
     each = stage_bytes(layer, THREADS // 32 // warps_k, tile_m, tile_k)
     stages = fitting(each, SHARED, STAGES)
     steps = (SEGMENT if warps_k > 1 else tile_k) // step
-    return Tuning(threads=THREADS, tile_m=tile_m, tile_k=tile_k, stages=stages, shared=stages * each, warps_k=warps_k, steps=steps)
+    sums = 0 if warps_k == 1 else THREADS * 4 * 4 * tile_m // 8 * 4  # float32, of four row tiles of all warps
+    shared = max(stages * each, sums)
+    return Tuning(threads=THREADS, tile_m=tile_m, tile_k=tile_k, stages=stages, shared=shared, warps_k=warps_k, steps=steps)
 
 
 def tile_n(tuning: Tuning) -> int:
