@@ -21,9 +21,8 @@ struct MmaShape : StageShape<L, T::threads, T::threads / 32 / T::warps_k, T::til
   // K: a segment is multiplied by one scale of each row; a step is one instruction
   static constexpr int kStep = 256 / L::act_bits, kMost = T::steps * kStep;
   static constexpr int kSegment = C::flush < kMost ? C::flush : kMost, kSegments = T::tile_k / kSegment, kSteps = kSegment / kStep;
-  // one scale for all of K: nothing is scaled on the way, except that E4M3 sums may be short of bits and are added up in float32
-  static constexpr bool kOneScale = C::flush >= L::shape_k && C::act_scale != ActScale::group;
-  static constexpr bool kWhole = kOneScale && C::operand != Operand::e4m3 && L::zero != Zero::floating;
+  // E4M3 sums may be short of bits and are added up in float32 on the way; floating zero points are taken there
+  static constexpr bool kWhole = one_scale<L, C>() && C::operand != Operand::e4m3 && L::zero != Zero::floating;
   // shared memory: stages, and then the sums of all warps
   static constexpr int kStages = T::stages * Stage::kStageBytes, kSumBytes = kWarpsK == 1 ? 0 : T::threads * 16 * kTilesM * 4;
 

@@ -40,6 +40,12 @@ struct StageShape {
   static_assert(kThreads % kChunks == 0, "whole rows of x at once");
 };
 
+// One factor for a row of W and a row of x over all of K: nothing is scaled on the way.
+template <class L, class C>
+HC_FN constexpr bool one_scale() {
+  return C::flush >= L::shape_k && C::act_scale != ActScale::group;
+}
+
 // Where chunk `chunk` of row r of x is in the stage that begins at `stage`.
 template <class S>
 HC_FN u32 chunk_at(u32 stage, int r, int chunk) {

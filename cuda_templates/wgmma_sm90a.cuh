@@ -21,8 +21,8 @@ struct WgmmaShape : StageShape<L, T::threads, T::threads / 32, T::tile_m, T::til
   static constexpr int kSegment = C::flush < 4 * kStep ? C::flush : 4 * kStep, kSegments = kTileK / kSegment, kSteps = kSegment / kStep;
   // row tiles that are multiplied at once: as many as registers allow, since one alone waits for itself
   static constexpr int kBatch = kTileM <= 16 ? 4 : kTileM <= 32 ? 2 : 1, kBatches = 4 / kBatch;
-  // one scale for all of K: nothing is scaled on the way, except that E4M3 sums are short of bits and are added up in float32
-  static constexpr bool kWhole = C::flush >= L::shape_k && C::act_scale != ActScale::group && C::operand != Operand::e4m3;
+  // E4M3 sums are short of bits and are added up in float32 on the way
+  static constexpr bool kWhole = one_scale<L, C>() && C::operand != Operand::e4m3;
 
   static_assert(T::threads % 128 == 0, "whole warpgroups");
   static_assert(kSegment % kStep == 0 && kTileK % kSegment == 0, "whole segments");

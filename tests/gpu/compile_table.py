@@ -41,7 +41,8 @@ def tool(name: str) -> str | None:
     return None
 
 
-# tensor cores: mma.sync of 16-bit floats; wgmma; block-scaled mma.sync; tcgen05
+FIRST_SM = {"mma_sm80": 80}  # the other fast families: 90, older ones have none of their instructions
+# tensor cores: mma.sync; wgmma; block-scaled mma.sync; tcgen05
 TENSOR = re.compile(r"\b((?:HMMA|IMMA|HGMMA|QGMMA|IGMMA|QMMA|OMMA|UTC[A-Z]*MMA)[\w.]*)")
 
 
@@ -112,7 +113,7 @@ def main() -> int:
         for family, specs in fast_specs().items()
         for spec in specs
         for sm in sms
-        if sm >= 90  # older ones have none of these instructions
+        if sm >= FIRST_SM.get(family, 90)
     ]
     names = list(dict.fromkeys(job.row for job in jobs))
     with ProcessPoolExecutor(asked.jobs, mp_context=get_context("spawn")) as pool:
