@@ -32,7 +32,7 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
     kind = operands.operand_of(layer, compute)
     step = 256 // layer.act_bits
     reasons = (
-        (sm < 80, "cp.async and whole registers of K are instructions of sm_80"),
+        (sm < 80, "cp.async and mma.sync of 32 bytes of K need sm_80"),
         (kind is None, "mma.sync multiplies 16-bit floats, E4M3, INT8 and INT4 here"),
         (kind == "e4m3" and sm < 89, "mma.sync multiplies E4M3 from sm_89 on"),
         (layer.place not in ("standard", "packed_k", "flat"), f"no registers of {layer.place} words"),

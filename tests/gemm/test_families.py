@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from cases import Case, Spec, fast_specs, selected
 from compile_table import inspect, tool
+from narrow_layers import NARROW, Narrow
 from needs import needs_nvrtc
 
 from humming_convert.gemm.families import FAMILIES, NEVER_RUN, PLAIN, choose, named
@@ -17,6 +18,7 @@ MEANT = {
     "mx_sm120a": (120, ("QMMA.SF", "OMMA.SF")),
     "umma_sm100a": (100, ("UTCHMMA",)),
 }
+COPIED = ("mma_sm80", "wgmma_sm90a", "mx_sm120a")  # by cp.async
 
 
 def case_of(spec: Spec, sm: int) -> Case:
@@ -68,6 +70,16 @@ def test_the_shipped_kernels_are_those_of_any_number_of_rows(family: object) -> 
 
 
 @needs_nvrtc
+@pytest.mark.parametrize("name", ["wgmma_sm90a", "mma_sm80"])
+@pytest.mark.parametrize("spec", NARROW.values(), ids=NARROW)
+def test_layers_of_few_columns_compile(spec: Narrow, name: str) -> None:
+    case, family = case_of(spec, 90), named(name)
+    assert family.why_not(case.layer, case.compute, 90) is None
+    for rows in (1, 64):
+        assert compile_cubin(source_of(family, case.layer, case.compute, rows), architecture(90))[:4] == b"\x7fELF"
+
+
+@needs_nvrtc
 @pytest.mark.parametrize("name", MEANT)
 def test_a_kernel_of_each_fast_family_has_the_instructions_that_it_is_for(name: str) -> None:
     sm, meant = MEANT[name]
@@ -77,3 +89,4 @@ def test_a_kernel_of_each_fast_family_has_the_instructions_that_it_is_for(name: 
         found = inspect(compile_cubin(source_of(named(name), case.layer, case.compute, 1), architecture(sm)))
         if tool("nvdisasm") is not None:
             assert found["instructions"] and all(i.startswith(meant) for i in found["instructions"]), (spec.name, found)
+            assert name not in COPIED or "LDGSTS" in found["copies"], (spec.name, found)

@@ -11,6 +11,7 @@ import pytest
 from cases import Case, Spec, fast_specs, selected
 from emulated_block import EmulatedBlocks
 from emulation import COMPILER
+from narrow_layers import NARROW, Narrow
 
 from humming_convert.gemm import mma_sm80, tasks
 from humming_convert.gemm.check import Checker, random_rows
@@ -169,35 +170,9 @@ def test_contiguous_and_masked_rows_give_what_indexed_rows_give(tmp_path: Path) 
         assert not np.isnan(have[rows >= 0]).any() and np.isnan(have[rows < 0]).all()
 
 
-class Narrow(Spec):
-    """A layer whose K is one group of activations, or ends inside a segment of 64 columns."""
-
-    columns = 128
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return 64, self.columns
-
-    @property
-    def where(self) -> dict[str, object]:
-        return super().where | {"pad_k": 32 if self.act == "16" else 64}
-
-
-class Ragged(Narrow):
-    columns = 96
-
-
 @needs_compiler
-@pytest.mark.parametrize(
-    "spec",
-    [
-        Narrow(80, False, "BF16", "uint8", "channel", 0, 0, "", "none", "none", "int8:128", 1),
-        Ragged(80, False, "BF16", "uint4", "channel", 0, 0, "", "none", "none", "16", 1),
-        Ragged(80, False, "F16", "uint4", "group", 32, 0, "", "int", "none", "16", 2),
-    ],
-    ids=["one group of activations", "a channel of 96 columns", "groups up to 96 columns"],
-)
-def test_k_that_is_one_group_or_ends_inside_a_segment(spec: Spec, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spec", NARROW.values(), ids=NARROW)
+def test_k_that_is_one_group_or_ends_inside_a_segment(spec: Narrow, tmp_path: Path) -> None:
     assert case_of(spec).layer.shape_k == spec.shape[1]
     assert assert_right([spec, replace(spec, seed=spec.seed + 4)], tmp_path) == 2
 
