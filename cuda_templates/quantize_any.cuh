@@ -1,5 +1,5 @@
-// Activations quantized row by row, as 16-bit numbers that stand for the codes exactly or as E4M3, 8-bit or 4-bit integers, whichever the product wants,
-// and float32 scales.
+// Activations quantized row by row, as 16-bit numbers that stand for the codes exactly or as E4M3, 8-bit or 4-bit integers, whichever the
+// product wants, and float32 scales.
 // A block per row.  Modes (layouts.md 4.1): one given scale, one scale a row, one a group; group scales in float32, E8M0 (the next power of two)
 // or E4M3, the last with a second factor, given or one a row.  Host side, and the same in numpy: gemm/quantize_any.py.
 #pragma once

@@ -159,7 +159,8 @@ def test_contiguous_and_masked_rows_give_what_indexed_rows_give(tmp_path: Path) 
     spec = next(s for s in taken() if case_of(s).layer.experts and s.act == "16")
     checker = checker_of(case_of(spec), spec.packed())
     layer, experts, most = checker.layer, checker.layer.experts, 5
-    device = EmulatedBlocks(tmp_path, sources(layer, checker.compute, mma_sm80))  # type: ignore[arg-type]
+    wanted = [source_of(mma_sm80, layer, checker.compute, most, task) for task in tasks.GROUPED]  # type: ignore[arg-type]
+    device = EmulatedBlocks(tmp_path, wanted)
     multiplier = Multiplier.of(device, layer, checker.compute, checker.packed, None, mma_sm80)  # type: ignore[arg-type]
     counts = np.asarray([most, 2][:experts])
     x = device.put(random_rows(most * experts, layer.k, layer.half, np.random.default_rng(1)))
