@@ -26,7 +26,7 @@ enum class Scale2 { none, tensor, channel };
 
 // The model's 16-bit float; what the tensor cores are given; the type of the result.
 enum class Half { f16, bf16 };
-enum class Operand { f16, bf16, e4m3, s8, e2m1 };
+enum class Operand { f16, bf16, e4m3, s8, s4, e2m1 };
 enum class Output { f32, f16, bf16 };
 
 // Scales of the activations: none, one a row, one a row and group of K.

@@ -10,6 +10,7 @@
 #define HC_FAMILY_wgmma_sm90a 6
 #define HC_FAMILY_mx_sm120a 7
 #define HC_FAMILY_umma_sm100a 8
+#define HC_FAMILY_mma_sm80 9
 #include "generated.cuh"
 
 #if HC_FAMILY == HC_FAMILY_mma_any
@@ -18,6 +19,13 @@ extern "C" __global__ void __launch_bounds__(Tuning::threads)
     mma_any(const hc::u16* x, const hc::u32* weight, const void* weight_scale, const void* zero_point, const void* weight_scale_2,
             const void* bias, const float* x_scale, const int* rows, const int* experts, int room, void* y, int m) {
   hc::mma_any<Layer, Compute, Tuning>(x, {weight, weight_scale, zero_point, weight_scale_2, bias}, x_scale, {rows, experts, room}, y, m);
+}
+#elif HC_FAMILY == HC_FAMILY_mma_sm80
+#include "mma_sm80.cuh"
+extern "C" __global__ void __launch_bounds__(Tuning::threads)
+    mma_sm80(const void* x, const hc::u32* weight, const void* weight_scale, const void* zero_point, const void* weight_scale_2,
+             const void* bias, const float* x_scale, const int* rows, const int* experts, int room, void* y, int m) {
+  hc::mma_sm80<Layer, Compute, Tuning>(x, {weight, weight_scale, zero_point, weight_scale_2, bias}, x_scale, {rows, experts, room}, y, m);
 }
 #elif HC_FAMILY == HC_FAMILY_wgmma_sm90a
 #include "wgmma_sm90a.cuh"

@@ -6,7 +6,8 @@
 //
 // each with c neighbours of K, A bits apart: what a warp-wide multiplication of 16 rows wants, and what the repack layouts were made for. There
 // a lane's 128 codes are neighbouring words; interleave mode 3 puts the c codes of a register into one place of each A bits, so that a shift
-// and a mask serve them all. In flat order a register is a word of a row, or half a word where codes are half as wide as activations.
+// and a mask serve them all (native order: one by one). In flat order a register is a word of a row, or half a word where codes are half as wide
+// as activations.
 #pragma once
 
 #include "places.cuh"
@@ -16,8 +17,8 @@ namespace hc {
 // The same bits in each A-bit part of a word.
 template <int A>
 HC_FN constexpr u32 in_each(u32 bits) {
-  static_assert(A == 8 || A == 16, "operands of 8 or 16 bits");
-  return bits * (A == 16 ? 0x00010001u : 0x01010101u);
+  static_assert(A == 4 || A == 8 || A == 16, "operands of 4, 8 or 16 bits");
+  return bits * (A == 16 ? 0x00010001u : A == 8 ? 0x01010101u : 0x11111111u);
 }
 
 // How many bits of code t from bit i on are neighbours in one word.
@@ -41,6 +42,18 @@ HC_FN u32 gather(const u32* sub_block) {
     const u32 word = sub_block[at.word];
     const u32 moved = kRight > 0 ? word >> (kRight & 31) : word << (-kRight & 31);
     return (moved & in_each<L::act_bits>(((1u << kRun) - 1) << i)) | gather<L, t, i + kRun>(sub_block);
+  }
+}
+
+// Code t of a sub-block, from bit i on.
+template <class L, int t, int i = 0>
+HC_FN u32 gather_one(const u32* sub_block) {
+  if constexpr (i >= L::bits) {
+    return 0;
+  } else {
+    constexpr BitPlace at = bit_place<L>(t, i);
+    constexpr int kRun = run_of<L>(t, i);
+    return (sub_block[at.word] >> at.bit & ((1u << kRun) - 1)) << i | gather_one<L, t, i + kRun>(sub_block);
   }
 }
 
@@ -100,20 +113,24 @@ struct LaneWords {
 
   // Which code of a sub-block is the first of register r of row tile i.
   static HC_FN constexpr int first_code(int i, int r) {
-    const int i3 = A == 16 ? i : i % 2, i4 = r % 2, i5 = r / 2;
+    const int i3 = A == 16 ? i : A == 8 ? i % 2 : 0, i4 = r % 2, i5 = r / 2;
     return ((i3 * 2 + (L::swapped ? i5 : i4)) * 2 + (L::swapped ? i4 : i5)) * (32 / A);
   }
 
   // The codes of register r of row tile i, one in the low bits of each A bits.
   template <int i, int r>
   HC_FN u32 codes(int lane) const {
-    if constexpr (L::place != Place::flat) {
-      return gather<L, first_code(i, r)>(words + (A == 16 ? 0 : i / 2 * B));
+    if constexpr (L::interleave == Interleave::native) {
+      static_assert(A == 16 && L::place == Place::standard, "native order is beside 16-bit activations");
+      return gather_one<L, first_code(i, r)>(words) | gather_one<L, first_code(i, r) + 1>(words) << 16;
+    } else if constexpr (L::place != Place::flat) {
+      return gather<L, first_code(i, r)>(words + (A == 16 ? 0 : A == 8 ? i / 2 : i) * B);
     } else if constexpr (B == A) {
       return words[4 * i + r];
     } else {
-      const u32 four = words[4 * i + r] >> (lane % 2 * 16) & 0xFFFFu, pairs = (four | four << 8) & 0x00FF00FFu;
-      return (pairs | pairs << 4) & 0x0F0F0F0Fu;
+      const u32 half = words[4 * i + r] >> (lane % 2 * 16) & 0xFFFFu, bytes = (half | half << 8) & 0x00FF00FFu;
+      const u32 nibbles = (bytes | bytes << 4) & 0x0F0F0F0Fu;
+      return A == 8 ? nibbles : (nibbles | nibbles << 2) & 0x33333333u;
     }
   }
 

@@ -23,22 +23,17 @@ HC_FN u16 to_half(float x) {
   return bits;
 }
 
-template <Output kOutput>
-HC_FN void store(void* y, i64 at, float x) {
-  if constexpr (kOutput == Output::f32) {
-    static_cast<float*>(y)[at] = x;
-  } else {
-    static_cast<u16*>(y)[at] = to_half<kOutput == Output::f16 ? Half::f16 : Half::bf16>(x);
-  }
-}
-
 template <Half kHalf>
 HC_FN u32 subtract_two(u32 a, u32 b) {
   u32 out;
   if constexpr (kHalf == Half::f16) {
     asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
   } else {
+#if __CUDA_ARCH__ >= 900
     asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+#else
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(0x3F803F80u), "r"(b ^ 0x80008000u));  // a * 1 - b
+#endif
   }
   return out;
 }
@@ -49,7 +44,11 @@ HC_FN u32 multiply_two(u32 a, u32 b) {
   if constexpr (kHalf == Half::f16) {
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
   } else {
+#if __CUDA_ARCH__ >= 900
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+#else
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(0x80008000u));  // a * b - 0
+#endif
   }
   return out;
 }
@@ -107,5 +106,14 @@ HC_FN u32 multiply_two(u32 a, u32 b) {
 }
 
 #endif
+
+template <Output kOutput>
+HC_FN void store(void* y, i64 at, float x) {
+  if constexpr (kOutput == Output::f32) {
+    static_cast<float*>(y)[at] = x;
+  } else {
+    static_cast<u16*>(y)[at] = to_half<kOutput == Output::f16 ? Half::f16 : Half::bf16>(x);
+  }
+}
 
 }  // namespace hc

@@ -1,10 +1,11 @@
-// From the codes of a register to what tensor cores multiply: two 16-bit floats, four E4M3 or four 8-bit integers, all at once.
+// From the codes of a register to what tensor cores multiply: two 16-bit floats, four E4M3, four 8-bit or eight 4-bit integers, all at once.
 // In: codes of fragments.cuh, the zero point of their row.  Out: operands whose number times `operand_unit` is the weight's, exactly.
 //
 //   16-bit   an integer below 2^10 (2^7) is the fraction of 1024 (128): one subtraction leaves code - zero point; a float's fields are moved
 //            to their place and its exponent is mended by a multiplication
 //   E4M3     bytes 0 .. 16 count in steps of 2^-9: an integer is its own byte; smaller floats are moved
 //   8 bits   code - zero point; E2M1 counts in halves
+//   4 bits   code - zero point
 //
 // Facts: layouts.md 1, 5.0 (maps).
 #pragma once
@@ -49,16 +50,15 @@ template <class L, Half kHalf>
 HC_FN u32 half_operand(u32 codes, u32 zero) {
   constexpr int B = L::bits, kFraction = kHalf == Half::f16 ? 10 : 7;
   constexpr u32 kOne = kHalf == Half::f16 ? 0x6400 : 0x4300;  // 1024; 128: a step is 1
-  if constexpr (L::kind == Kind::offset_binary && L::map == CodeMap::none) {
-    static_assert(B <= kFraction, "codes are fractions");
+  if constexpr (L::kind == Kind::offset_binary && L::map == CodeMap::none && B <= kFraction) {
     return subtract_two<kHalf>(codes | in_each<16>(kOne), in_each<16>(kOne | zero));
   } else if constexpr (L::kind == Kind::offset_binary) {
-    // c >= z was stored as c - z, others as top - c: bfloat16 beside wide codes. c - z, one by one
+    // bfloat16 beside wide codes, c - z one by one: with a map c >= z was stored as c - z, others as top - c
     u32 out = 0;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const int stored = codes >> (16 * h) & 0xFFFF, top = (1 << B) - 1;
-      const int number = stored + int(zero) <= top ? stored : top - stored - int(zero);
+      const int number = L::map == CodeMap::none ? stored - int(zero) : stored + int(zero) <= top ? stored : top - stored - int(zero);
       out |= u32(to_half<kHalf>(float(number))) << (16 * h);
     }
     return out;
@@ -123,6 +123,15 @@ HC_FN u32 s8_operand(u32 codes, u32 zero) {
   }
 }
 
+template <class L>
+HC_FN u32 s4_operand(u32 codes, u32 zero) {
+  static_assert(L::kind == Kind::offset_binary && (L::bits <= 3 || L::sign_flip), "numbers of -8 to 7");
+  if constexpr (L::bits == 4) return codes;  // two's complement already
+  const u32 from = L::sign_flip ? codes ^ in_each<4>(1u << (L::bits - 1)) : codes;
+  // bit 3 keeps a nibble from borrowing of the next
+  return ((from | 0x88888888u) - in_each<4>(1) * zero) ^ 0x88888888u;
+}
+
 // Register r of row tile i of a lane.
 template <class L, Operand kOperand, int i, int r>
 HC_FN u32 operand(const LaneWords<L>& from, int lane, u32 zero) {
@@ -135,19 +144,22 @@ HC_FN u32 operand(const LaneWords<L>& from, int lane, u32 zero) {
       return e4m3_operand<L>(codes, zero);
     } else if constexpr (kOperand == Operand::s8) {
       return s8_operand<L>(codes, zero);
+    } else if constexpr (kOperand == Operand::s4) {
+      return s4_operand<L>(codes, zero);
     } else {
       return half_operand<L, kOperand == Operand::f16 ? Half::f16 : Half::bf16>(codes, zero);
     }
   }
 }
 
-// The zero point that `operand` wants for row n and the columns from k on: a power of two columns that share it.
+// The zero point that `operand` wants for row n and the columns from k on: a power of two columns that share it. A floating one is taken from
+// sums, beside integers that count from 0.
 template <class L>
 HC_FN u32 operand_zero(const void* zero_point, int n, int k) {
   if constexpr (L::zero == Zero::integer) {
     return u32(integer_zero<L>(zero_point, n, L::map == CodeMap::zero_point ? map_column<L>(k) : weight_group<L>(k)));
   } else {
-    return 1u << (L::bits - 1);
+    return L::zero == Zero::floating ? 0u : 1u << (L::bits - 1);
   }
 }
 

@@ -1,5 +1,5 @@
-// Activations quantized row by row, as 16-bit numbers that stand for the codes exactly or as E4M3 or 8-bit integers, whichever the product wants,
-// and float32 scales.
+// Activations quantized row by row, as 16-bit numbers that stand for the codes exactly or as E4M3, 8-bit or 4-bit integers, whichever the
+// product wants, and float32 scales.
 // A block per row.  Modes (layouts.md 4.1): one given scale, one scale a row, one a group; group scales in float32, E8M0 (the next power of two)
 // or E4M3, the last with a second factor, given or one a row.  Host side, and the same in numpy: gemm/quantize_any.py.
 #pragma once
@@ -44,10 +44,11 @@ HC_FN float group_scale(float want) {
 // A number of the type, as the operand that is multiplied.
 template <class L, class C>
 HC_FN void store_operand(void* q, i64 at, float x) {
-  if constexpr (C::operand == Operand::e2m1) {
+  if constexpr (C::operand == Operand::e2m1 || C::operand == Operand::s4) {
     // two a byte: whoever writes the second finds the first
     u8* byte = static_cast<u8*>(q) + at / 2;
-    *byte = at % 2 ? u8(*byte | to_e2m1(x) << 4) : to_e2m1(x);
+    const u8 code = C::operand == Operand::e2m1 ? to_e2m1(x) : u8(int(x) & 15);
+    *byte = at % 2 ? u8(*byte | code << 4) : code;
   } else if constexpr (C::operand == Operand::e4m3 || C::operand == Operand::s8) {
     static_cast<u8*>(q)[at] = to_byte<C::operand>(x);
   } else {
@@ -91,7 +92,7 @@ __device__ void quantize_any(const u16* x, const float* given, void* q, float* x
     }
   } else {
     const float scale = C::act_mode == ActMode::fixed ? given[0] : (largest > 0 ? largest / C::act_top : 1.0f);
-    constexpr int kTogether = C::operand == Operand::e2m1 ? 2 : 1;  // a thread has whole bytes
+    constexpr int kTogether = C::operand == Operand::e2m1 || C::operand == Operand::s4 ? 2 : 1;  // a thread has whole bytes
     for (int k0 = kTogether * threadIdx.x; k0 < K; k0 += kTogether * kThreads) {
       for (int k = k0; k < k0 + kTogether; k++) store_operand<L, C>(q, to + k, round_to_type<C>(decode_half(from[k], L::half) / scale));
     }

@@ -5,110 +5,30 @@
 // Both come by cp.async, kStages tiles of K ahead.
 // As in mma_any, operands are exact and scales stay outside: sums over at most a group are float32 (int32 beside integers) and are scaled as they are
 // added up.  What it takes, and why not: gemm/wgmma_sm90a.py.
-//
-//   stage:  kPanels x [kTileM rows x 128 bytes of x, swizzled]
-//           lines of words: [line][block of 64 rows][words]
-//           scales and zero points of groups, as they lie: [group][64 rows of each block]
 #pragma once
 
-#include "copies_sm80.cuh"
-#include "experts.cuh"
-#include "operands.cuh"
-#include "scales.cuh"
-#include "tasks.cuh"
+#include "stages_sm80.cuh"
 #include "warpgroup_sm90a.cuh"
 
 namespace hc {
 
 template <class L, class C, class T>
-struct WgmmaShape {
-  using Line = Lines<L>;
-  static constexpr int kThreads = T::threads, kBlocks = T::threads / 32, kTileM = T::tile_m, kTileN = 64 * kBlocks, kTileK = T::tile_k;
-  // x
-  static constexpr int kBytes = L::act_bits / 8, kPanels = kTileK * kBytes / 128, kPanelBytes = kTileM * 128;
-  static constexpr int kChunks = 8 * kPanels, kRowsAtOnce = kThreads / kChunks, kRounds = ceil_to(kTileM, kRowsAtOnce) / kRowsAtOnce;
-  // words
-  static constexpr int kLines = kTileK / Line::kColumns, kLineWords = kBlocks * Line::kBlockWords;
-  // scales and zero points that change along K; others are read where they are
-  static constexpr bool kScales = L::scale_place == ScalePlace::normal && L::group_k > 0;
-  static constexpr bool kZeros = kScales && L::zero == Zero::integer && L::zero_groups == 1;
-  static constexpr int kGroups = L::group_k > 0 && L::group_k < kTileK ? kTileK / L::group_k : 1;
-  static constexpr int kScaleBytes = kScales ? kTileN * scale_bytes<L>() : 0, kZeroBytes = kZeros ? kTileN * L::zero_width / 8 : 0;
-  static constexpr int kWordsAt = kPanels * kPanelBytes, kScalesAt = kWordsAt + 4 * kLines * kLineWords, kZerosAt = kScalesAt + kGroups * kScaleBytes;
-  static constexpr int kStageBytes = ceil_to(kZerosAt + kGroups * kZeroBytes, 1024);  // panels begin at multiples of 1024
+struct WgmmaShape : StageShape<L, T::threads, T::threads / 32, T::tile_m, T::tile_k> {
+  using Stage = StageShape<L, T::threads, T::threads / 32, T::tile_m, T::tile_k>;
+  using Stage::kTileM, Stage::kTileK;
   // K: a segment is multiplied by one scale of each row; a step is one instruction
-  static constexpr int kStep = 256 / L::act_bits, kTiles = ceil_to(L::shape_k, kTileK) / kTileK;
+  static constexpr int kStep = 256 / L::act_bits;
   static constexpr int kSegment = C::flush < 4 * kStep ? C::flush : 4 * kStep, kSegments = kTileK / kSegment, kSteps = kSegment / kStep;
   // row tiles that are multiplied at once: as many as registers allow, since one alone waits for itself
   static constexpr int kBatch = kTileM <= 16 ? 4 : kTileM <= 32 ? 2 : 1, kBatches = 4 / kBatch;
-  // one scale for all of K: nothing is scaled on the way, except that E4M3 sums are short of bits and are added up in float32
-  static constexpr bool kWhole = C::flush >= L::shape_k && C::operand != Operand::e4m3;
+  // E4M3 sums are short of bits and are added up in float32 on the way
+  static constexpr bool kWhole = one_scale<L, C>() && C::operand != Operand::e4m3;
 
-  static_assert(kThreads % 128 == 0, "whole warpgroups");
-  static_assert(kTileK * kBytes % 128 == 0 && kTileK % Line::kColumns == 0, "whole panels and lines");
-  static_assert(kSegment % kStep == 0 && kTileK % kSegment == 0 && C::flush % kSegment == 0, "segments lie inside groups of scales");
-  static_assert(T::shared == T::stages * kStageBytes + 1024, "gemm/wgmma_sm90a.py counts the same bytes");
+  static_assert(T::threads % 128 == 0, "whole warpgroups");
+  static_assert(kSegment % kStep == 0 && kTileK % kSegment == 0, "whole segments");
+  static_assert(C::flush >= L::shape_k || C::flush % kSegment == 0, "segments lie inside groups of scales");
+  static_assert(T::shared == T::stages * Stage::kStageBytes + 1024, "gemm/wgmma_sm90a.py counts the same bytes");
 };
-
-// Lines of groups, kBytes of each for the rows of this block: of `row_bytes` there are in a line, from `first` on.
-template <class S, class L, int kBytes>
-HC_FN void copy_groups(u32 to, const void* from, int row_bytes, int first, int tile) {
-  if constexpr (kBytes > 0) {
-    static_assert(kBytes % 16 == 0, "whole chunks");
-    for (int i = threadIdx.x; i < S::kGroups * (kBytes / 16); i += S::kThreads) {
-      const int c = i % (kBytes / 16), wanted = tile * S::kTileK / L::group_k + i / (kBytes / 16);
-      const int group = wanted < L::groups ? wanted : L::groups - 1;
-      if (first + 16 * c < row_bytes) copy_16(to + 16 * i, static_cast<const u8*>(from) + i64(group) * row_bytes + first + 16 * c, true);
-    }
-  }
-}
-
-// Copies of tile `tile` of K into a stage.
-template <class S, class L>
-HC_FN void copy_stage(u32 stage, const u8* x, const int (&rows)[S::kRounds], const Tensors& w, int first_n, int tile) {
-  using Line = Lines<L>;
-  constexpr int kRowBytes = L::k * S::kBytes;
-  static_assert(kRowBytes % 16 == 0, "rows of x are whole chunks");
-  // Rows of x; what lies beyond K is 0
-  const int chunk = threadIdx.x % S::kChunks, column = tile * S::kTileK * S::kBytes + 16 * chunk;
-#pragma unroll
-  for (int j = 0; j < S::kRounds; j++) {
-    const int r = threadIdx.x / S::kChunks + j * S::kRowsAtOnce;
-    const bool there = rows[j] >= 0 && column < kRowBytes;
-    const u32 to = stage + chunk / 8 * S::kPanelBytes + r * 128 + ((chunk % 8) ^ (r % 8)) * 16;
-    if (r < S::kTileM) copy_16(to, x + (there ? i64(rows[j]) * kRowBytes + column : 0), there);
-  }
-  // Words; lines beyond K are the last one again, since any number times 0 is 0 where the row has no NaN; blocks beyond N stay as they are
-  constexpr int kChunksOfLine = S::kLineWords / 4;
-  const int there = (L::shape_n - first_n) / 64 * (Line::kBlockWords / 4);
-  const u32 base = stage + S::kWordsAt;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < S::kLines * kChunksOfLine; i += S::kThreads) {
-    const int c = i % kChunksOfLine, wanted = tile * S::kLines + i / kChunksOfLine, line = wanted < Line::kCount ? wanted : Line::kCount - 1;
-    if (c < there) copy_16(base + 16 * i, w.weight + line * Line::kPitch + i64(first_n / 64) * Line::kBlockWords + 4 * c, true);
-  }
-  copy_groups<S, L, S::kScaleBytes>(stage + S::kScalesAt, w.weight_scale, L::shape_n * scale_bytes<L>(), first_n * scale_bytes<L>(), tile);
-  copy_groups<S, L, S::kZeroBytes>(stage + S::kZerosAt, w.zero_point, L::shape_n * L::zero_width / 8, first_n * L::zero_width / 8, tile);
-}
-
-// The scale of row n for the columns from k0 on, which lie in the stage or in the tensor.
-template <class S, class L>
-HC_FN float scale_of(const u8* stage, const Tensors& w, int n, int first_n, int k0) {
-  if constexpr (S::kScales) {
-    return weight_scale_at<L>(stage + S::kScalesAt, k0 % S::kTileK / L::group_k * S::kTileN + order_64(n - first_n));
-  } else {
-    return weight_scale<L>(w.weight_scale, n, weight_group<L>(k0));
-  }
-}
-
-template <class S, class L>
-HC_FN u32 zero_of(const u8* stage, const Tensors& w, int n, int first_n, int k0) {
-  if constexpr (S::kZeros) {
-    return u32(integer_zero_at<L>(stage + S::kZerosAt + k0 % S::kTileK / L::group_k * S::kZeroBytes, order_64(n - first_n)));
-  } else {
-    return operand_zero<L>(w.zero_point, n, k0);
-  }
-}
 
 template <class L, class C, class T>
 __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_scale, const TaskLists& lists, void* y, int m) {
@@ -129,11 +49,7 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
   const int warp_n = first_n + 64 * warp;
   const bool alive = warp_n < L::shape_n;  // blocks beyond N are multiplied with the others, and thrown away
   int rows[S::kRounds];
-#pragma unroll
-  for (int j = 0; j < S::kRounds; j++) {
-    const int r = threadIdx.x / S::kChunks + j * S::kRowsAtOnce;
-    rows[j] = r < S::kTileM ? row_of<C>(lists, here, here.first + r) : -1;
-  }
+  rows_of_thread<S, C>(rows, lists, here);
   const auto copy = [&](int tile) {
     if (tile < S::kTiles) {
       copy_stage<S, L>(shared_address(stages + tile % T::stages * S::kStageBytes), static_cast<const u8*>(x), rows, w, first_n, tile);

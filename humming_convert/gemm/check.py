@@ -35,7 +35,7 @@ TOLERANCES: dict[str, tuple[float, str]] = {
     "sum": (2.0**-19, "float32 sums on tensor cores: of the sum of magnitudes, |x| * |w| and |bias|, for each element"),
     "sum-e4m3": (
         2.0**-8,
-        "the same by the E4M3 instructions of sm_90, whose sums keep fewer bits; they are added up in float32 every 128 columns",
+        "the same by E4M3 instructions, whose sums keep fewer bits (seen on sm_90); they are added up in float32 every 128 columns",
     ),
     "weight": (0.0, "a weight by a unit vector: its float64 value rounded once to float32, no other bit"),
     "weight-zero-point": (
@@ -98,13 +98,19 @@ def as_float(bits: NDArray[Any], half: str) -> NDArray[np.float32]:
 
 
 def operand_bits(x: NDArray[Any], operand: str) -> NDArray[Any]:
-    """Numbers that an operand holds, as its bits."""
+    """Numbers that an operand holds, as its bits. INT4: two a byte, the first in the low bits."""
+    if operand == "s4":
+        codes = np.asarray(x, np.int8).view(np.uint8) & 15
+        return np.asarray(codes[..., ::2] | codes[..., 1::2] << 4, np.uint8)
     numbers = np.asarray(x, np.float32).astype(DTYPES[operand])
     return np.asarray(numbers.view(np.uint8 if numbers.itemsize == 1 else np.uint16))
 
 
 def as_numbers(operands: NDArray[Any], operand: str) -> NDArray[np.float32]:
     """What the operands of `quantize_any` stand for."""
+    if operand == "s4":
+        codes = np.stack([operands & 15, operands >> 4], axis=-1).reshape(*operands.shape[:-1], -1)
+        return ((codes ^ 8).astype(np.float32) - 8).astype(np.float32)
     return np.asarray(operands.view(DTYPES[operand]).astype(np.float32))
 
 

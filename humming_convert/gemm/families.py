@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from humming_convert.gemm import mma_any, mx_sm120a, umma_sm100a, wgmma_sm90a
+from humming_convert.gemm import mma_any, mma_sm80, mx_sm120a, umma_sm100a, wgmma_sm90a
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.tuning import Tuning
@@ -36,7 +36,7 @@ class Family(Protocol):
 
 
 PLAIN = cast(Family, mma_any)
-FAMILIES: tuple[Family, ...] = (cast(Family, wgmma_sm90a), PLAIN)
+FAMILIES: tuple[Family, ...] = (cast(Family, wgmma_sm90a), cast(Family, mma_sm80), PLAIN)
 # compiled and looked at on a machine without such a GPU: no choice before they have been run on one
 NEVER_RUN: tuple[Family, ...] = (cast(Family, mx_sm120a), cast(Family, umma_sm100a))
 

@@ -1,6 +1,6 @@
 """Activations quantized on the fly: launches quantize_any.cuh, and does the same in numpy, number for number.
 
-In: rows of 16-bit activations.  Out: operands (16-bit numbers that stand for the codes exactly, E4M3 or 8-bit integers), and float32 scales
+In: rows of 16-bit activations.  Out: operands (16-bit numbers that stand for the codes exactly, E4M3, 8-bit or 4-bit integers), and float32 scales
 [rows] or [rows, groups].
 Facts: layouts.md 4.1 (modes). Scales: largest magnitude over the largest number of the type; E8M0: the next power of two; E4M3: rounded.
 """
@@ -21,7 +21,8 @@ from humming_convert.gemm.tuning import Tuning
 
 F32 = NDArray[np.float32]
 THREADS = 128
-STORED = {"f16": "uint16", "bf16": "uint16", "e4m3": "uint8", "s8": "uint8", "e2m1": "uint8"}  # e2m1: two a byte
+STORED = {"f16": "uint16", "bf16": "uint16", "e4m3": "uint8", "s8": "uint8", "s4": "uint8", "e2m1": "uint8"}
+TWO_A_BYTE = ("s4", "e2m1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def launch(device: Device, layer: Layer, compute: Compute, x: Any, given: Any) -
     m, k = x.shape
     groups = -(-k // compute.act_group) if compute.act_group else 1
     q, scale = (
-        device.filled((m, k // 2 if compute.operand == "e2m1" else k), STORED[compute.operand]),
+        device.filled((m, k // 2 if compute.operand in TWO_A_BYTE else k), STORED[compute.operand]),
         device.filled((m, groups), "float32"),
     )
     device.launch(source(layer, compute), (m,), THREADS, (x, given, q, scale, m))

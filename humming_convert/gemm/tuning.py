@@ -11,13 +11,16 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """threads: of a block.  tile_m: rows of a block.  tile_k: columns of K at a time.  stages: tiles of K in shared memory.
-    shared: bytes of shared memory that a launch asks for."""
+    shared: bytes of shared memory that a launch asks for.  warps_k: warps of a block that share rows of W and split K.  steps: instructions of
+    a warp between two scalings, at most."""
 
     threads: int = 128
     tile_m: int = 16
     tile_k: int = 32
     stages: int = 1
     shared: int = 0
+    warps_k: int = 1
+    steps: int = 4
 
     @classmethod
     def of(cls, m: int) -> Tuning:

@@ -97,5 +97,8 @@ class FakeDevice(Device):
                 sums = (w[of_row[r], : layer.n, : layer.k] @ x[r] + bias[of_row[r], : layer.n]).astype(np.float32)
                 y[r] = sums if compute.output == "f32" else operand_bits(sums, compute.output)
 
+    def mma_sm80(self, *arguments: Any) -> None:
+        self.mma_any(*arguments)
+
     def wgmma_sm90a(self, *arguments: Any) -> None:
         self.mma_any(*arguments)

@@ -22,6 +22,7 @@ HEAD = """#include "operands.cuh"
 #include "experts.cuh"
 using namespace hc;
 template <Operand kOperand> float number_of(u32 bits) {
+  if (kOperand == Operand::s4) return float(int(bits & 15) - int(bits & 8) * 2);
   if (kOperand == Operand::s8) return float((signed char)(bits & 255));
   if (kOperand == Operand::e4m3) return decode_float<4, 3, true, Special::e4m3_nan>(bits & 255);
   return decode_half(u16(bits), kOperand == Operand::f16 ? Half::f16 : Half::bf16);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from cases import Case, Spec, fast_specs, selected
 from compile_table import inspect, tool
+from narrow_layers import NARROW, Narrow
 from needs import needs_nvrtc
 
 from humming_convert.gemm.families import FAMILIES, NEVER_RUN, PLAIN, choose, named
@@ -12,10 +13,12 @@ from humming_convert.gemm.multiplier import source_of, sources
 from humming_convert.gemm.nvrtc import architecture, compile_cubin
 
 MEANT = {
+    "mma_sm80": (89, ("HMMA", "IMMA", "QMMA")),
     "wgmma_sm90a": (90, ("HGMMA", "QGMMA", "IGMMA")),
     "mx_sm120a": (120, ("QMMA.SF", "OMMA.SF")),
     "umma_sm100a": (100, ("UTCHMMA",)),
 }
+COPIED = ("mma_sm80", "wgmma_sm90a", "mx_sm120a")  # by cp.async
 
 
 def case_of(spec: Spec, sm: int) -> Case:
@@ -32,13 +35,20 @@ def test_every_layer_has_a_family_and_every_family_that_was_passed_over_has_a_re
         taken[choice.family.NAME] += 1
         before = FAMILIES[: FAMILIES.index(choice.family)]
         assert [r.family for r in choice.rejected] == [f.NAME for f in before] and all(r.reason for r in choice.rejected)
-    assert taken == {"wgmma_sm90a": 221, "mma_any": 315}
+    assert taken == {"wgmma_sm90a": 221, "mma_sm80": 45, "mma_any": 270}
 
 
-def test_other_gpus_get_the_plain_family_and_the_reason_why() -> None:
-    case = case_of(fast_specs()["wgmma_sm90a"][0], 80)
-    choice = choose(case.layer, case.compute, 80)
-    assert choice.family is PLAIN and "sm_90a" in choice.rejected[0].reason
+@pytest.mark.parametrize("sm", [80, 86, 87, 89, 100, 120, 121])
+def test_other_gpus_get_the_family_of_mma_sync_and_the_reason_why(sm: int) -> None:
+    case = case_of(fast_specs()["wgmma_sm90a"][0], sm)
+    choice = choose(case.layer, case.compute, sm)
+    assert choice.family.NAME == "mma_sm80" and "sm_90a" in choice.rejected[0].reason
+
+
+def test_gpus_without_cp_async_get_the_plain_family_and_the_reason_why() -> None:
+    case = case_of(fast_specs()["wgmma_sm90a"][1], 75)
+    choice = choose(case.layer, case.compute, 75)
+    assert choice.family is PLAIN and "cp.async" in choice.rejected[1].reason
 
 
 def test_a_family_that_was_never_run_is_never_chosen() -> None:
@@ -48,7 +58,7 @@ def test_a_family_that_was_never_run_is_never_chosen() -> None:
         for spec in fast_specs()[family.NAME]:
             case = case_of(spec, sm)
             assert family.why_not(case.layer, case.compute, sm) is None, spec.name
-            assert choose(case.layer, case.compute, sm).family is PLAIN
+            assert choose(case.layer, case.compute, sm).family not in NEVER_RUN
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=[f.NAME for f in FAMILIES])
@@ -57,6 +67,16 @@ def test_the_shipped_kernels_are_those_of_any_number_of_rows(family: object) -> 
     mine = named(family.NAME)  # type: ignore[attr-defined]
     shipped = set(sources(case.layer, case.compute, mine))
     assert {source_of(mine, case.layer, case.compute, m) for m in range(1, 300)} == shipped
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", ["wgmma_sm90a", "mma_sm80"])
+@pytest.mark.parametrize("spec", NARROW.values(), ids=NARROW)
+def test_layers_of_few_columns_compile(spec: Narrow, name: str) -> None:
+    case, family = case_of(spec, 90), named(name)
+    assert family.why_not(case.layer, case.compute, 90) is None
+    for rows in (1, 64):
+        assert compile_cubin(source_of(family, case.layer, case.compute, rows), architecture(90))[:4] == b"\x7fELF"
 
 
 @needs_nvrtc
@@ -69,3 +89,4 @@ def test_a_kernel_of_each_fast_family_has_the_instructions_that_it_is_for(name: 
         found = inspect(compile_cubin(source_of(named(name), case.layer, case.compute, 1), architecture(sm)))
         if tool("nvdisasm") is not None:
             assert found["instructions"] and all(i.startswith(meant) for i in found["instructions"]), (spec.name, found)
+            assert name not in COPIED or "LDGSTS" in found["copies"], (spec.name, found)

@@ -41,8 +41,11 @@ def tool(name: str) -> str | None:
     return None
 
 
-# tensor cores: mma.sync of 16-bit floats; wgmma; block-scaled mma.sync; tcgen05
-TENSOR = re.compile(r"\b((?:HMMA|HGMMA|QGMMA|IGMMA|QMMA|OMMA|UTC[A-Z]*MMA)[\w.]*)")
+FIRST_SM = {"mma_sm80": 80}  # the other fast families: 90, older ones have none of their instructions
+# tensor cores: mma.sync; wgmma; block-scaled mma.sync; tcgen05
+TENSOR = re.compile(r"\b((?:HMMA|IMMA|HGMMA|QGMMA|IGMMA|QMMA|OMMA|UTC[A-Z]*MMA)[\w.]*)")
+# cp.async, and blocks of shared memory for a warp
+COPIES = re.compile(r"\b(LDGSTS|LDSM)\b")
 
 
 def inspect(cubin: bytes) -> dict[str, Any]:
@@ -57,6 +60,7 @@ def inspect(cubin: bytes) -> dict[str, Any]:
         if (disassemble := tool("nvdisasm")) is not None:
             text = subprocess.run([disassemble, "-c", f.name], capture_output=True, text=True, check=True).stdout
             found["instructions"] = sorted(set(TENSOR.findall(text)))
+            found["copies"] = sorted(set(COPIES.findall(text)))
     return found
 
 
@@ -112,7 +116,7 @@ def main() -> int:
         for family, specs in fast_specs().items()
         for spec in specs
         for sm in sms
-        if sm >= 90  # older ones have none of these instructions
+        if sm >= FIRST_SM.get(family, 90)
     ]
     names = list(dict.fromkeys(job.row for job in jobs))
     with ProcessPoolExecutor(asked.jobs, mp_context=get_context("spawn")) as pool:
@@ -127,7 +131,7 @@ def main() -> int:
         ]
         print(f"{family:66}" + "".join(f"{c:>14}" for c in cells))
     for sm in sms:
-        print(f"sm{sm}: {sorted({i for r in rows if r['sm'] == sm for i in r.get('instructions', ())})}")
+        print(f"sm{sm}: {sorted({i for r in rows if r['sm'] == sm for key in ('instructions', 'copies') for i in r.get(key, ())})}")
     failed = [r for r in rows if "error" in r or r.get("instructions") == []]
     for r in failed[:3]:
         print("FAILED", r)

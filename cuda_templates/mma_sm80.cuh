@@ -1,0 +1,206 @@
+// The mma.sync kernel family of sm_80 and newer: weights in standard, packed K and flat order, beside 16-bit, E4M3 and integer activations.
+//
+// A warp multiplies a block of 64 rows of W by kTileM rows of x. Weights are operand A, from registers: a warp reads the words of its rows as they
+// lie on disk and turns them into operands a register at a time (fragments.cuh, operands.cuh). Rows of x are operand B, from shared memory by
+// ldmatrix. Both come by cp.async, T::stages tiles of K ahead (stages_sm80.cuh).
+// For few rows of x the warps of a block share 64 rows of W: each takes segments of K of its own, and their sums are added up at the end.
+// As in mma_any, operands are exact and scales stay outside: sums over at most a group are float32 (int32 beside integers) and are scaled as they are
+// added up. Floating zero points are taken from the sums.  What it takes, and why not: gemm/mma_sm80.py.
+#pragma once
+
+#include "halves.cuh"
+#include "stages_sm80.cuh"
+#include "warp_sm80.cuh"
+
+namespace hc {
+
+template <class L, class C, class T>
+struct MmaShape : StageShape<L, T::threads, T::threads / 32 / T::warps_k, T::tile_m, T::tile_k> {
+  using Stage = StageShape<L, T::threads, T::threads / 32 / T::warps_k, T::tile_m, T::tile_k>;
+  static constexpr int kWarpsK = T::warps_k, kWarpsN = T::threads / 32 / kWarpsK, kTilesM = T::tile_m / 8;
+  // K: a segment is multiplied by one scale of each row; a step is one instruction
+  static constexpr int kStep = 256 / L::act_bits, kMost = T::steps * kStep;
+  static constexpr int kSegment = C::flush < kMost ? C::flush : kMost, kSegments = T::tile_k / kSegment, kSteps = kSegment / kStep;
+  // E4M3 sums may be short of bits and are added up in float32 on the way; floating zero points are taken there
+  static constexpr bool kWhole = one_scale<L, C>() && C::operand != Operand::e4m3 && L::zero != Zero::floating;
+  // shared memory: stages, and then the sums of all warps
+  static constexpr int kStages = T::stages * Stage::kStageBytes, kSumBytes = kWarpsK == 1 ? 0 : T::threads * 16 * kTilesM * 4;
+
+  static_assert(kSegment % kStep == 0 && T::tile_k % kSegment == 0, "whole segments");
+  static_assert(C::flush >= L::shape_k || C::flush % kSegment == 0, "segments lie inside groups of scales");
+  static_assert(T::tile_m % 8 == 0 && 4 % kWarpsK == 0, "whole row tiles for each warp");
+  static_assert(T::shared == (kSumBytes > kStages ? kSumBytes : kStages), "gemm/mma_sm80.py counts the same bytes");
+};
+
+// Operand B of a segment: row tile j of x, from `column` bytes of the tile on.
+template <class S>
+HC_FN void load_segment(u32 (&b)[S::kSteps][2], u32 stage, int j, int column, int lane) {
+  constexpr int kAtOnce = S::kSteps % 2 == 0 ? 2 : 1;
+#pragma unroll
+  for (int step = 0; step < S::kSteps; step += kAtOnce) {
+    u32 some[kAtOnce][2];
+    load_blocks(some, chunk_at<S>(stage, 8 * j + lane % 8, column / 16 + 2 * step + lane / 8 % (2 * kAtOnce)));
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) b[step + i][0] = some[i][0], b[step + i][1] = some[i][1];
+  }
+}
+
+// Ones in each place of a register: their products are sums of activations.
+template <Operand kOperand>
+HC_FN constexpr u32 ones() {
+  static_assert(kOperand != Operand::e4m3, "sums of E4M3 are too short for it");
+  return kOperand == Operand::f16    ? 0x3C003C00u
+         : kOperand == Operand::bf16 ? 0x3F803F80u
+         : kOperand == Operand::s8   ? 0x01010101u
+                                     : 0x11111111u;
+}
+
+template <class L, class C, class T>
+__device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale, const TaskLists& lists, void* y, int m) {
+  using S = MmaShape<L, C, T>;
+  using Line = Lines<L>;
+  constexpr bool kIntegers = C::operand == Operand::s8 || C::operand == Operand::s4, kFloatingZero = L::zero == Zero::floating;
+  constexpr int kActGroups = C::act_group ? ceil_to(L::k, C::act_group ? C::act_group : 1) / (C::act_group ? C::act_group : 1) : 1;
+  constexpr float kUnit = operand_unit<L, C::operand>();
+  extern __shared__ __align__(128) u8 shared[];
+
+  // This block, this warp, this lane
+  const RowTile here = tile_of<L, C, S::kTileM>(lists, blockIdx.y, m);
+  if (here.expert < 0) return;
+  const Tensors w = of_expert<L>(all, here.expert);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int warp_k = warp / S::kWarpsN, first_n = blockIdx.x * S::kTileN, warp_n = first_n + warp % S::kWarpsN * 64;
+  const bool alive = warp_n < L::shape_n;  // warps beyond N multiply with the others, and store nothing
+  int rows[S::kRounds];
+  rows_of_thread<S, C>(rows, lists, here);
+  const auto copy = [&](int tile) {
+    if (tile < S::kTiles) {
+      copy_stage<S, L>(shared_address(shared + tile % T::stages * S::kStageBytes), static_cast<const u8*>(x), rows, w, first_n, tile);
+    }
+    close_copies();
+  };
+
+  using Sum = typename Choose<kIntegers, int, float>::type;
+  using Total = typename Choose<S::kWhole, Sum, float>::type;
+  Total total[4][S::kTilesM][4] = {};
+  for (int tile = 0; tile < T::stages - 1; tile++) copy(tile);
+  for (int tile = 0; tile < S::kTiles; tile++) {
+    // Wait for this stage; the one before is free now
+    wait_for_copies<T::stages - 2>();
+    __syncthreads();
+    copy(tile + T::stages - 1);
+    const u8* stage = shared + tile % T::stages * S::kStageBytes;
+    const u32* lines = reinterpret_cast<const u32*>(stage + S::kWordsAt) + warp % S::kWarpsN * Line::kBlockWords;
+
+#pragma unroll
+    for (int round = 0; round < S::kSegments; round += S::kWarpsK) {
+      const int s = round + warp_k, k0 = tile * S::kTileK + s * S::kSegment;
+      if (s >= S::kSegments || k0 >= L::shape_k) break;
+      // Operands of the segment, for four tiles of rows of W
+      LaneWords<L> held[S::kSteps];
+#pragma unroll
+      for (int step = 0; step < S::kSteps; step++) held[step].load(lines, S::kLineWords, s * S::kSteps + step, lane);
+      u32 a[4][S::kSteps][4];
+      float scale[4][2] = {}, zero[4][2] = {};
+      unrolled<0, 4>([&](auto tile_of_rows) {
+        constexpr int i = decltype(tile_of_rows)::value;
+        const int n = alive ? warp_n + 16 * i + g : first_n + g;
+        const u32 beside[2] = {zero_of<S, L>(stage, w, n, first_n, k0), zero_of<S, L>(stage, w, n + 8, first_n, k0)};
+#pragma unroll
+        for (int step = 0; step < S::kSteps; step++) {
+          unrolled<0, 4>([&](auto r) { a[i][step][r.value] = operand<L, C::operand, i, r.value>(held[step], lane, beside[r.value % 2]); });
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          if constexpr (!S::kWhole) scale[i][h] = scale_of<S, L>(stage, w, n + 8 * h, first_n, k0);
+          if constexpr (kFloatingZero) zero[i][h] = floating_zero_of<S, L>(stage, w, n + 8 * h, first_n, k0);
+        }
+      });
+
+#pragma unroll
+      for (int j = 0; j < S::kTilesM; j++) {
+        u32 b[S::kSteps][2];
+        load_segment<S>(b, shared_address(stage), j, s * S::kSegment * L::act_bits / 8, lane);
+        if constexpr (S::kWhole) {
+#pragma unroll
+          for (int step = 0; step < S::kSteps; step++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) multiply<C::operand>(total[i][j], a[i][step], b[step]);
+          }
+        } else {
+          Sum part[4][4] = {}, row_sum[4] = {};
+#pragma unroll
+          for (int step = 0; step < S::kSteps; step++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) multiply<C::operand>(part[i], a[i][step], b[step]);
+            if constexpr (kFloatingZero) {
+              constexpr u32 kOnes = ones<C::operand>(), all_ones[4] = {kOnes, kOnes, kOnes, kOnes};
+              multiply<C::operand>(row_sum, all_ones, b[step]);
+            }
+          }
+          // Scale what was summed
+          float act[2] = {1, 1};
+          if constexpr (C::act_scale == ActScale::group) {
+            const int group = k0 / C::act_group < kActGroups ? k0 / C::act_group : kActGroups - 1;  // beyond K there is no activation
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+              const int r = row_of<C>(lists, here, here.first + 8 * j + 2 * t + h);
+              act[h] = r >= 0 ? x_scale[i64(r) * kActGroups + group] : 0.0f;
+            }
+          }
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+              float sum = float(part[i][e]) * kUnit;
+              if constexpr (kFloatingZero) sum -= zero[i][e / 2] * float(row_sum[e % 2]);
+              total[i][j][e] = fmaf(sum, scale[i][e / 2] * act[e % 2], total[i][j][e]);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // Row scales, secondary scales, bias
+  const auto finish = [&](int i, int e, Total sum) {
+    const int n = warp_n + 16 * i + g + e % 4 / 2 * 8, r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
+    if (n >= L::n || r < 0) return;
+    float value = float(sum);
+    if constexpr (S::kWhole) value = value * kUnit * weight_scale<L>(w.weight_scale, n, 0);
+    if constexpr (C::act_scale == ActScale::token) value *= x_scale[r];
+    store<C::output>(y, i64(r) * L::n + n, fmaf(value, secondary_scale<L>(w.weight_scale_2, n), bias_of<L>(w.bias, n)));
+  };
+  if constexpr (S::kWarpsK == 1) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+      for (int e = 0; e < 4 * S::kTilesM; e++) finish(i, e, total[i][e / 4][e % 4]);
+    }
+  } else {
+    // Sums of all warps over their parts of K: [warp][row tile][sum][lane]; a warp finishes some row tiles
+    constexpr int kSums = 4 * S::kTilesM, kTilesOfWarp = 4 / S::kWarpsK;
+    Total* const sums = reinterpret_cast<Total*>(shared) + lane;
+    wait_for_copies<0>();
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+      for (int e = 0; e < kSums; e++) sums[((warp * 4 + i) * kSums + e) * 32] = total[i][e / 4][e % 4];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int own = 0; own < kTilesOfWarp; own++) {
+      const int i = warp_k * kTilesOfWarp + own;
+#pragma unroll
+      for (int e = 0; e < kSums; e++) {
+        Total sum = 0;
+#pragma unroll
+        for (int part = 0; part < S::kWarpsK; part++) sum += sums[(((part * S::kWarpsN + warp % S::kWarpsN) * 4 + i) * kSums + e) * 32];
+        finish(i, e, sum);
+      }
+    }
+  }
+}
+
+}  // namespace hc
