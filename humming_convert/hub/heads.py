@@ -7,6 +7,7 @@ Facts: architecture.md 1; formats.md 1.2.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -33,7 +34,7 @@ from humming_convert.hub import rules
 from humming_convert.hub.failures import HubError
 from humming_convert.hub.fetch import fetch_files
 from humming_convert.hub.listing import Listing, assets, offline
-from humming_convert.hub.locks import lock
+from humming_convert.hub.locks import lock, waited
 from humming_convert.hub.ranges import Ranges
 from humming_convert.hub.rules import broken
 
@@ -52,16 +53,21 @@ class _Kind(Struct, frozen=True):
 
 
 class OwnFolder:
-    """A folder that goes with this object; those of processes that were killed go when the next one is made."""
+    """A folder that goes with this object; those of processes that were killed go when the next one is made.
+
+    One at a time is made: a folder that another process has just made, and not locked yet, would look like one that was left behind.
+    """
 
     def __init__(self, above: Path) -> None:
-        for old in above.iterdir():
-            fd = lock(old) if old.is_dir() else None
-            if fd is not None:
-                shutil.rmtree(old, ignore_errors=True)
-                os.close(fd)
-        self.path = Path(tempfile.mkdtemp(prefix="plan-", dir=above))
-        held = lock(self.path)
+        with waited(above):
+            for old in above.glob("plan-*"):
+                with contextlib.suppress(FileNotFoundError):  # its owner takes it away at this moment
+                    fd = lock(old)
+                    if fd is not None:
+                        shutil.rmtree(old, ignore_errors=True)
+                        os.close(fd)
+            self.path = Path(tempfile.mkdtemp(prefix="plan-", dir=above))
+            held = lock(self.path)
         assert held is not None
         weakref.finalize(self, _clear, self.path, held)
 

@@ -17,7 +17,7 @@ from tests.formats.folders import Array, Got, read_folder
 
 SET = None if (found := shared_folder()) is None else found / "checkpoints"
 FOLDERS = (
-    sorted(p.name for p in SET.iterdir() if p.is_dir() and not p.name.startswith(("gptq", "awq")))
+    sorted(p.name for p in SET.iterdir() if (p / "config.json").exists() and not p.name.startswith(("gptq", "awq")))
     if SET is not None and SET.is_dir()
     else []
 )
