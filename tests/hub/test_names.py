@@ -92,9 +92,9 @@ def test_what_a_killed_process_left_is_removed_and_what_is_in_use_is_not(tmp_pat
     left.mkdir()
     (left / "model").mkdir()
     other = OwnFolder(tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted([mine.path, other.path])
+    assert sorted(tmp_path.glob("plan-*")) == sorted([mine.path, other.path])
     del other
-    assert list(tmp_path.iterdir()) == [mine.path]
+    assert list(tmp_path.glob("plan-*")) == [mine.path]
 
 
 def test_a_lock_is_held_until_it_is_closed(tmp_path: Path) -> None:

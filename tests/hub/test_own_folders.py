@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from humming_convert.hub.heads import OwnFolder
-from humming_convert.hub.locks import lock
 
 
 def test_folders_made_and_dropped_at_once_do_not_take_each_other_away(tmp_path: Path) -> None:
@@ -23,15 +21,3 @@ def test_folders_made_and_dropped_at_once_do_not_take_each_other_away(tmp_path: 
     with ThreadPoolExecutor(8) as pool:
         assert all(all(x) for x in pool.map(some, range(8)))
     assert not list(tmp_path.glob("plan-*"))
-
-
-def test_what_a_killed_process_left_goes_and_what_another_holds_stays(tmp_path: Path) -> None:
-    left, held = tmp_path / "plan-left", tmp_path / "plan-held"
-    for folder in (left, held):
-        folder.mkdir()
-        (folder / "file").touch()
-    fd = lock(held)
-    assert fd is not None
-    mine = OwnFolder(tmp_path)
-    assert {x.name for x in tmp_path.glob("plan-*")} == {"plan-held", mine.path.name}
-    os.close(fd)
