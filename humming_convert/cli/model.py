@@ -18,7 +18,8 @@ def say_model(model: str | None, *, quiet: bool) -> None:
 
         silence(quiet=quiet)
     elif not quiet:
-        from humming_convert.hub.rules import FOLDER_TAKEN, broken
+        from humming_convert.checkpoint.rules import broken
+        from humming_convert.hub.rules import FOLDER_TAKEN
 
         why = f"{model} is a folder here, and could be the name of a model of the Hub; the folder is read"
         advice = f"{name.repo}@main names the model" if name.revision is None else "give the folder another name to read the model"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humming_convert.engine.digest import Digest
+from humming_convert.passes import empty_lines
 
 BLOCK = 1 << 20  # bytes a read, write or copy; blocks of 256 KB to 4 MB are equally fast and stay in L2 (passes_cpu.md 3)
 
@@ -95,20 +96,10 @@ def read_into(fd: int, data: memoryview, offset: int, path: Path) -> None:
             piece, offset = piece[done:], offset + done
 
 
-LINE = 64  # bytes of a cache line, and of a vector: one that begins elsewhere touches two lines
-
-
-def pageable(nbytes: int) -> NDArray[np.uint8]:
-    """Memory as the system gives it, from a cache line's start on."""
-    memory = np.empty(nbytes + LINE, np.uint8)
-    skip = -int(memory.__array_interface__["data"][0]) % LINE
-    return memory[skip : skip + nbytes]
-
-
 class Arena:
     """Private buffers that one worker uses again and again, so that pages are faulted in once. Slots grow; `trim` lets large ones go."""
 
-    def __init__(self, empty: Callable[[int], NDArray[np.uint8]] = pageable) -> None:
+    def __init__(self, empty: Callable[[int], NDArray[np.uint8]] = empty_lines) -> None:
         self._slots: dict[str, NDArray[np.uint8]] = {}
         self._empty = empty
 

@@ -20,9 +20,9 @@ from humming_convert import passes
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.engine.digest import update_call
 from humming_convert.engine.worker import PHASES
-from humming_convert.passes import STRIP, At, Listing, Program
+from humming_convert.passes import BLOCK, STRIP, At, Listing, Program
 from humming_convert.passes.calls import NUMBER
-from humming_convert.proof.stream import BLOCK, ExpertStream, Turned
+from humming_convert.proof.stream import ExpertStream, Turned
 
 WINDOW = 1 << 16  # packed words (256 KB) at a time: these, the source's and both files' pages are half of a second-level cache
 KEPT = 32  # programs; of a model's layers some dozen differ, and one takes up to a megabyte

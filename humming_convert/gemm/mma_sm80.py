@@ -6,13 +6,14 @@ Facts: layouts.md 5 (places); bytes of shared memory of a multiprocessor: CUDA C
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from humming_convert.gemm import operands
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
+from humming_convert.gemm.operands import fitted
 from humming_convert.gemm.stages import fitting, stage_bytes
 from humming_convert.gemm.tuning import Tuning
+
+__all__ = ["NAME", "ROWS", "fitted", "tuning", "why_not"]
 
 NAME = "mma_sm80"
 THREADS = 128
@@ -30,27 +31,15 @@ PANEL = 128  # bytes of a row of x: a tile of K has whole ones
 def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
     """The first reason against it."""
     kind = operands.operand_of(layer, compute)
-    step = 256 // layer.act_bits
     reasons = (
         (sm < 80, "cp.async and mma.sync of 32 bytes of K need sm_80"),
         (kind is None, "mma.sync multiplies 16-bit floats, E4M3, INT8 and INT4 here"),
         (kind == "e4m3" and sm < 89, "mma.sync multiplies E4M3 from sm_89 on"),
-        (layer.place not in ("standard", "packed_k", "flat"), f"no registers of {layer.place} words"),
-        (layer.ppu, "rows are in the order of another GPU"),
+        *operands.of_words(layer),
         (layer.zero == "floating" and kind == "e4m3", "sums of E4M3 are too short to take floating zero points from"),
-        (compute.flush < layer.shape_k and (compute.flush < step or compute.flush & (compute.flush - 1)), "groups end inside a step"),
-        (layer.k * layer.act_bits // 8 % 16 != 0, "rows of x are not whole 16 bytes"),
+        *operands.of_steps(layer, compute),
     )
-    for against, reason in reasons:
-        if against:
-            return reason
-    return operands.why_not(layer, str(kind))
-
-
-def fitted(layer: Layer, compute: Compute) -> Compute:
-    kind = operands.operand_of(layer, compute)
-    assert kind is not None
-    return replace(compute, operand=kind)
+    return operands.first_of(reasons) or operands.why_not(layer, str(kind))
 
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:

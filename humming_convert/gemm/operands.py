@@ -6,6 +6,9 @@ Facts: layouts.md 5 (places), cuda_templates/operands.cuh (what each operand can
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 
@@ -13,12 +16,43 @@ from humming_convert.gemm.layer import Layer
 NUMBERS = {(8, 4, 3): "e4m3", (8, 0, 0): "s8", (4, 0, 0): "s4"}
 FRACTIONS = {"f16": 10, "bf16": 7}
 
+Reason = tuple[bool, str]
+"""Whether it stands against a layer, and what it is."""
+
 
 def operand_of(layer: Layer, compute: Compute) -> str | None:
     """What is multiplied; None: no operand has such numbers."""
     if layer.act_bits == 16:
         return layer.half
     return NUMBERS.get((layer.act_bits, compute.act_exponent, compute.act_mantissa))
+
+
+def fitted(layer: Layer, compute: Compute) -> Compute:
+    """With the operand that there is."""
+    kind = operand_of(layer, compute)
+    assert kind is not None
+    return replace(compute, operand=kind)
+
+
+def first_of(reasons: Iterable[Reason]) -> str | None:
+    return next((reason for against, reason in reasons if against), None)
+
+
+def of_words(layer: Layer) -> tuple[Reason, ...]:
+    """What fragments.cuh makes no registers of."""
+    return (
+        (layer.place not in ("standard", "packed_k", "flat"), f"no registers of {layer.place} words"),
+        (layer.ppu, "rows are in the order of another GPU"),
+    )
+
+
+def of_steps(layer: Layer, compute: Compute) -> tuple[Reason, ...]:
+    """What stages_sm80.cuh does not copy or scale in whole steps of 32 bytes of K."""
+    step = 256 // layer.act_bits
+    return (
+        (compute.flush < layer.shape_k and bool(compute.flush < step or compute.flush & (compute.flush - 1)), "groups end inside a step"),
+        (layer.k * layer.act_bits // 8 % 16 != 0, "rows of x are not whole 16 bytes"),
+    )
 
 
 def why_not(layer: Layer, kind: str) -> str | None:

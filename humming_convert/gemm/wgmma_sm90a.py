@@ -6,13 +6,14 @@ Facts: layouts.md 5 (places), cuda_templates/fragments.cuh.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from humming_convert.gemm import operands
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
+from humming_convert.gemm.operands import fitted
 from humming_convert.gemm.stages import fitting, stage_bytes
 from humming_convert.gemm.tuning import Tuning
+
+__all__ = ["NAME", "ROWS", "fitted", "tuning", "why_not"]
 
 NAME = "wgmma_sm90a"
 TILE_K = 128
@@ -25,27 +26,15 @@ STAGES = 4
 def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
     """The first reason against it."""
     kind = operands.operand_of(layer, compute)
-    step = 256 // layer.act_bits
     reasons = (
         (sm != 90, "wgmma is an instruction of sm_90a"),
         (kind in (None, "s4"), "wgmma multiplies 16-bit floats, E4M3 and 8-bit integers here"),
-        (layer.place not in ("standard", "packed_k", "flat"), f"no registers of {layer.place} words"),
-        (layer.ppu, "rows are in the order of another GPU"),
+        *operands.of_words(layer),
         (layer.interleave == "native", "codes of a register are not a shift and a mask apart"),
         (layer.zero == "floating", "floating zero points are taken from sums"),
-        (compute.flush < layer.shape_k and (compute.flush < step or compute.flush & (compute.flush - 1)), "groups end inside a step"),
-        (layer.k * layer.act_bits // 8 % 16 != 0, "rows of x are not whole 16 bytes"),
+        *operands.of_steps(layer, compute),
     )
-    for against, reason in reasons:
-        if against:
-            return reason
-    return operands.why_not(layer, str(kind))
-
-
-def fitted(layer: Layer, compute: Compute) -> Compute:
-    kind = operands.operand_of(layer, compute)
-    assert kind is not None
-    return replace(compute, operand=kind)
+    return operands.first_of(reasons) or operands.why_not(layer, str(kind))
 
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from humming_convert.checkpoint.arrivals import Use
 from humming_convert.checkpoint.folder import SourceFile
 from humming_convert.checkpoint.reading import SourceChanged, reader
+from humming_convert.checkpoint.rules import broken
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Finding
 from humming_convert.hub import rules
@@ -29,7 +30,6 @@ from humming_convert.hub.fetch import fetch_file, fetch_files, remove
 from humming_convert.hub.heads import KEPT, Heads, state_of
 from humming_convert.hub.listing import cache_folder
 from humming_convert.hub.ranges import changed
-from humming_convert.hub.rules import broken
 from humming_convert.hub.streaming import StreamCache
 
 AT_ONCE = 3  # downloads

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from humming_convert.checkpoint.reading import SourceError
+from humming_convert.checkpoint.rules import broken
 from humming_convert.findings import Finding
 from humming_convert.hub import rules
 from humming_convert.hub.names import HubName
-from humming_convert.hub.rules import broken
 
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 LATER = "the same command goes on with what was fetched"

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from humming_convert.checkpoint.rules import broken
 from humming_convert.hub import rules
 from humming_convert.hub.failures import HubError, network_error, told
 from humming_convert.hub.listing import LIBRARY, HubFile, Listing
 from humming_convert.hub.ranges import changed
-from humming_convert.hub.rules import broken
 
 AT_ONCE = 8
 TRIES = 4

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from humming_convert.checkpoint.files import LIMIT
 from humming_convert.checkpoint.opening import READ
 from humming_convert.checkpoint.reading import WHOLE, reader
+from humming_convert.checkpoint.rules import broken
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.checkpoint.weights import expected_weights
 from humming_convert.findings import Finding
@@ -36,7 +37,6 @@ from humming_convert.hub.fetch import fetch_files
 from humming_convert.hub.listing import Listing, assets, offline
 from humming_convert.hub.locks import lock, waited
 from humming_convert.hub.ranges import Ranges
-from humming_convert.hub.rules import broken
 
 FIRST = 1 << 18  # bytes of the first look at a file: most headers are shorter
 KEPT = 16 << 20  # bytes of a tensor that is kept to be read again

@@ -17,11 +17,11 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from humming_convert.checkpoint.config import CONFIG
+from humming_convert.checkpoint.rules import broken
 from humming_convert.findings import Findings
 from humming_convert.hub import rules
 from humming_convert.hub.failures import HubError, told
 from humming_convert.hub.names import COMMIT, HubName
-from humming_convert.hub.rules import broken
 
 LIBRARY = "humming-convert"
 TIMEOUT = 20.0  # seconds until the Hub's first answer

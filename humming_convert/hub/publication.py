@@ -12,12 +12,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from humming_convert.checkpoint.rules import broken
 from humming_convert.findings import Findings
 from humming_convert.hub import rules
 from humming_convert.hub.licence import named, objection
 from humming_convert.hub.names import HubName
 from humming_convert.hub.remote import Remote
-from humming_convert.hub.rules import broken
 from humming_convert.manifest.build import NAME as MANIFEST
 from humming_convert.manifest.card import split_head
 from humming_convert.manifest.read import read_manifest

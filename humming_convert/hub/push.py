@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from humming_convert import __version__
+from humming_convert.checkpoint.rules import broken
 from humming_convert.engine.finish import CheckFailed
 from humming_convert.findings import Finding, Findings
 from humming_convert.hub import rules
@@ -34,7 +35,6 @@ from humming_convert.hub.publication import (
     read_local,
 )
 from humming_convert.hub.remote import look, remote_json
-from humming_convert.hub.rules import broken
 from humming_convert.manifest.build import NAME as MANIFEST
 from humming_convert.proof.verify import verify_folder
 

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from humming_convert.checkpoint.reading import SourceChanged
+from humming_convert.checkpoint.rules import broken
 from humming_convert.findings import Finding
 from humming_convert.hub import rules
 from humming_convert.hub.failures import HubError, network_error, told
 from humming_convert.hub.listing import LIBRARY, Listing
-from humming_convert.hub.rules import broken
 
 TRIES = 5
 EXPIRED = (401, 403)  # a signed address is good for about an hour

@@ -1,13 +1,11 @@
 """What must hold between this machine and the Hub, one Rule a fact.
 
-In: nothing.  Out: rules by name, and `broken`, which makes the finding of one.  Facts: runtimes.md 4, huggingface_hub 1.0 to 2.4.
+In: nothing.  Out: rules by name.  Facts: runtimes.md 4, huggingface_hub 1.0 to 2.4.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from humming_convert.findings import Finding, Rule
+from humming_convert.findings import Rule
 
 NOT_FOUND = Rule(900, "hub-not-found", "a Hub id names a model that there is, and that this token may see")
 REVISION = Rule(901, "hub-revision", "a revision is a branch, a tag or a commit of the model")
@@ -58,8 +56,3 @@ RULES = (
     LIMITS,
     PRIVATE,
 )
-
-
-def broken(rule: Rule, message: str, **where: Any) -> Finding:
-    """The finding of a rule that does not hold."""
-    return Finding(severity=rule.severity, code=rule.code, message=message, **where)

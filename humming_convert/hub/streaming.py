@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 
+from humming_convert.checkpoint.rules import broken
 from humming_convert.hub import rules
 from humming_convert.hub.failures import HubError
 from humming_convert.hub.listing import Listing, assets, snapshot_of
 from humming_convert.hub.locks import lock
-from humming_convert.hub.rules import broken
 
 
 class StreamCache:

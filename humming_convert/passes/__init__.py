@@ -5,7 +5,7 @@
 Facts: architecture.md 5, layouts.md 5.
 """
 
-from humming_convert.passes.aux_values import AUX_KINDS, Aux, address
+from humming_convert.passes.aux_values import AUX_KINDS, Aux, address, empty_lines
 from humming_convert.passes.block_calls import Bases, BlockCalls, block_calls
 from humming_convert.passes.blocks import (
     PACKINGS,
@@ -34,7 +34,7 @@ from humming_convert.passes.padding import (
     window_unit,
     windows,
 )
-from humming_convert.passes.positions import STRIP
+from humming_convert.passes.positions import BLOCK, STRIP
 from humming_convert.passes.scales import place_scale
 from humming_convert.passes.scans import any_zero_code, count_nan_e4m3, group_has_magnitude, group_top_and_bottom
 from humming_convert.passes.small import SMALL_PASSES, look_up
@@ -42,6 +42,7 @@ from humming_convert.passes.strips import add_turn, strip_shape, turns
 
 __all__ = [
     "AUX_KINDS",
+    "BLOCK",
     "PACKINGS",
     "SMALL_PASSES",
     "STRIP",
@@ -65,6 +66,7 @@ __all__ = [
     "block_calls",
     "column_unit",
     "count_nan_e4m3",
+    "empty_lines",
     "equal_bytes",
     "fill_padding",
     "function",

@@ -78,3 +78,13 @@ def aux_row_offset(kind: str, n: int, pitch: int) -> int:
 
 def address(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
+
+
+LINE = 64  # bytes of a cache line, and of a vector: one that begins elsewhere touches two lines
+
+
+def empty_lines(nbytes: int) -> NDArray[np.uint8]:
+    """Memory of any content, from a cache line's start on."""
+    memory = np.empty(nbytes + LINE, np.uint8)
+    skip = -address(memory) % LINE
+    return memory[skip : skip + nbytes]

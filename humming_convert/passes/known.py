@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from humming_convert.passes.aux_values import address, empty_lines
 from humming_convert.passes.machine import Kernel, kernels
 from humming_convert.passes.maps import WITH_AUX, table
 from humming_convert.passes.orders import LANES
@@ -127,13 +128,6 @@ def _laid(values: Ints, positions: Ints, size: int) -> Bytes:
     return np.packbits(bits, bitorder="little")
 
 
-def _aligned(size: int) -> Bytes:
-    """Zeros from a cache line's start on."""
-    memory = np.zeros(size + 4 * LANES, np.uint8)
-    skip = -_address(memory) % (4 * LANES)
-    return memory[skip : skip + size]
-
-
 class _Tile:
     """One tile of random codes in memory on either side, and the parameters that point there."""
 
@@ -151,7 +145,8 @@ class _Tile:
         to = _target_positions(route, index)
         self.flip = 1 << (route.bits - 1) if route.flip else 0
         self.expected = _laid(new, to, int(to.max()) // 32 * 4 + 4)
-        self.written = _aligned(len(self.expected))
+        self.written = empty_lines(len(self.expected))
+        self.written[:] = 0
         self.result = np.zeros(8, np.int64)
         self.table = np.array([0, 0, 0, 1 << len(route.source)], np.int64)
         self.one = np.array([0, 0, 0, 1], np.int64)
@@ -173,12 +168,8 @@ class _Tile:
             "inner": self.one,
             "rest": self.one,
         }
-        values = self.values | {x: _address(y) for x, y in (arrays | {"result": self.result}).items()}
+        values = self.values | {x: address(y) for x, y in (arrays | {"result": self.result}).items()}
         return kernel(np.array([values[x] for x in self.parameters], np.int64))
-
-
-def _address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def holds(route: Route, purpose: Purpose, kernel: Kernel) -> bool:
@@ -256,7 +247,7 @@ def general_holds(bits: int, purpose: Purpose, kernel: Kernel) -> bool:
     expected = box.expected
     written, result = np.zeros_like(expected), np.zeros(8, np.int64)
     arrays = box.arrays | {"result": result, "target": written if purpose == "pack" else expected}
-    values = {x: _address(y) for x, y in arrays.items()} | {"rows": rows, "columns": columns, "aux_pitch": box.aux_pitch}
+    values = {x: address(y) for x, y in arrays.items()} | {"rows": rows, "columns": columns, "aux_pitch": box.aux_pitch}
     parameters = np.array([values[x] for x in GENERAL], np.int64)
     found = kernel(parameters)
     if purpose == "pack":

@@ -34,7 +34,6 @@ from humming_convert.standard.packing import PACKINGS
 WINDOW = 1 << 20  # packed words (4 MB) at a time: fewer calls, and rows formats read longer stretches (measured)
 SAMPLED = 4  # experts of a tensor in which a window's places are also read by the address formula
 RAGGED = 128  # columns that whole tiles of every packing and layout have
-BLOCK = 64  # rows that share words in the repack layouts
 SAMPLES = 16  # rows and columns of each part in such a window
 SMALL = 1 << 22  # codes of a layer; below it the numpy reference is faster than loading compiled code
 SEED = 0x48554D  # of the sampled places: the same run reads the same places
@@ -343,12 +342,12 @@ def _of_strips(p: Piece) -> Piece:
 
 
 def _few_rows(p: Piece, seed: int) -> Piece:
-    """BLOCK rows of a piece, or as many as it has."""
+    """passes.BLOCK rows of a piece, or as many as it has."""
     assert p.cut is not None, p
     (r0, r1), columns = p.cut
-    lead = -p.row % BLOCK  # rows before the layer's first multiple
-    blocks = (r1 - r0 - lead) // BLOCK
-    start, n = (lead + BLOCK * int(some_places(blocks, 1, seed)[0]), BLOCK) if blocks > 0 else (0, r1 - r0)
+    lead = -p.row % passes.BLOCK  # rows before the layer's first multiple
+    blocks = (r1 - r0 - lead) // passes.BLOCK
+    start, n = (lead + passes.BLOCK * int(some_places(blocks, 1, seed)[0]), passes.BLOCK) if blocks > 0 else (0, r1 - r0)
     view = p.view.rows(r0 + start, r0 + start + n)
     return replace(p, view=view, once=False, cut=((0, n), columns), n=n, row=p.row + start)
 

@@ -18,7 +18,6 @@ from humming_convert.passes.strips import add_turn, strip_shape, turns
 from tests.passes.cases import aux_for, recipe
 
 SOURCE, TARGET, RESULT = 2, 3, 4  # bases
-LINE = 64
 RECIPES: tuple[tuple[int, int, str, tuple[str, ...], dict[str, Any]], ...] = (
     (4, 16, "standard", (), {}),
     (4, 16, "standard", ("e0m",), {}),
@@ -33,17 +32,12 @@ RECIPES: tuple[tuple[int, int, str, tuple[str, ...], dict[str, Any]], ...] = (
 )
 
 
-def aligned(nbytes: int) -> NDArray[np.uint8]:
-    memory = np.zeros(nbytes + LINE, np.uint8)
-    skip = -passes.address(memory) % LINE
-    return memory[skip : skip + nbytes]
-
-
 def turned(rows: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
     """uint8 [strips, pitch], by calls of `step` rows each."""
     n, row_bytes = rows.shape
     shape = strip_shape(n, row_bytes)
-    out, result = aligned(shape[0] * shape[1]), np.zeros(8, np.int64)
+    out, result = passes.empty_lines(shape[0] * shape[1]), np.zeros(8, np.int64)
+    out[:] = 0
     listing = Listing()
     for r0 in range(0, n, step):
         add_turn(listing, min(step, n - r0), row_bytes, shape[1], At(SOURCE, r0 * row_bytes), At(TARGET, STRIP * r0), RESULT)
