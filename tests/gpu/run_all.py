@@ -139,6 +139,18 @@ def groups_agree(subject: Subject, device: Device) -> bool:
     return True
 
 
+HEADS = ("layers", "right", "grouped", "weights", "max_error", "tried", "caught", "no value changed")
+
+
+def print_table(table: dict[str, dict[str, Any]]) -> None:
+    """A row for each layout family and one for all: counts, and the largest error of a product."""
+    print(f"{'family':28}" + "".join(f"{h:>18}" for h in HEADS))
+    for family, row in sorted(table.items()):
+        print(f"{family:28}" + "".join(f"{row[h]:18.2e}" if h == "max_error" else f"{int(row[h]):18d}" for h in HEADS))
+    total = {h: sum(row[h] for row in table.values()) for h in HEADS}
+    print(f"{'all':28}" + "".join(f"{'':18}" if h == "max_error" else f"{int(total[h]):18d}" for h in HEADS))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--family", default="mma_any", choices=[f.NAME for f in FAMILIES])
@@ -147,13 +159,15 @@ def main() -> int:
     parser.add_argument("--flips", type=int, default=6)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--match", default="")
+    parser.add_argument("--part", default="0/1", help="I/N: every N-th layer from the I-th on (run_parts.py runs all N side by side)")
     parser.add_argument("--seconds", type=float, default=480, help="planted errors stop here; how many were left out is printed")
     asked = parser.parse_args()
     start = time.monotonic()
     device = open_device()
     arch = architecture(device.sm)
     family = named(asked.family)
-    specs = [s for s in selected() if asked.match in s.name]
+    part, parts = (int(x) for x in asked.part.split("/"))
+    specs = [s for s in selected() if asked.match in s.name][part::parts]
     left = Counter(reason for s in specs if (reason := reason_against(s, device, family)) is not None)
     specs = [s for s in specs if reason_against(s, device, family) is None]
     if asked.limit:
@@ -219,15 +233,11 @@ def main() -> int:
     print(f"planted in {time.monotonic() - checked:.0f} s; {left_out} left out for time; {len(missed)} missed")
     for line in missed[:20]:
         print("MISSED", line)
-    heads = ("layers", "right", "grouped", "weights", "max_error", "tried", "caught", "no value changed")
-    print(f"{'family':28}" + "".join(f"{h:>18}" for h in heads))
-    for family, row in sorted(table.items()):
-        print(f"{family:28}" + "".join(f"{row[h]:18.2e}" if h == "max_error" else f"{int(row[h]):18d}" for h in heads))
-    total = {h: sum(row[h] for row in table.values()) for h in heads}
-    print(f"{'all':28}" + "".join(f"{'':18}" if h == "max_error" else f"{int(total[h]):18d}" for h in heads))
+    print_table(table)
     if asked.out:
         document = {"device": device.name, "arch": arch, "nvrtc": compiler().version, "families": table, "wrong": wrong, "missed": missed}
-        Path(asked.out).write_text(json.dumps(document | {"left_out": left_out, "rows": by_rows}, indent=1, default=float))
+        document |= {"left_out": left_out, "rows": by_rows, "not_for": left, "kernels": len(wanted)}
+        Path(asked.out).write_text(json.dumps(document, indent=1, default=float))
     return int(bool(wrong or missed))
 
 
