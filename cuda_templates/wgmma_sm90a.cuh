@@ -7,6 +7,7 @@
 // added up.  What it takes, and why not: gemm/wgmma_sm90a.py.
 #pragma once
 
+#include "parts_sm80.cuh"
 #include "stages_sm80.cuh"
 #include "warpgroup_sm90a.cuh"
 
@@ -21,17 +22,20 @@ struct WgmmaShape : StageShape<L, T::threads, T::threads / 32, T::tile_m, T::til
   static constexpr int kSegment = C::flush < 4 * kStep ? C::flush : 4 * kStep, kSegments = kTileK / kSegment, kSteps = kSegment / kStep;
   // row tiles that are multiplied at once: as many as registers allow, since one alone waits for itself
   static constexpr int kBatch = kTileM <= 16 ? 4 : kTileM <= 32 ? 2 : 1, kBatches = 4 / kBatch;
+  static constexpr int kPart = ceil_to(Stage::kTiles, T::parts) / T::parts;  // parts of K, in tiles
   // E4M3 sums are short of bits and are added up in float32 on the way
   static constexpr bool kWhole = one_scale<L, C>() && C::operand != Operand::e4m3;
 
   static_assert(T::threads % 128 == 0, "whole warpgroups");
   static_assert(kSegment % kStep == 0 && kTileK % kSegment == 0, "whole segments");
   static_assert(C::flush >= L::shape_k || C::flush % kSegment == 0, "segments lie inside groups of scales");
+  static_assert((T::parts - 1) * kPart < Stage::kTiles, "no part is empty");
   static_assert(T::shared == T::stages * Stage::kStageBytes + 1024, "gemm/wgmma_sm90a.py counts the same bytes");
 };
 
 template <class L, class C, class T>
-__device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_scale, const TaskLists& lists, void* y, int m) {
+__device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_scale, const TaskLists& lists, const PartSums& sums_of_parts, void* y,
+                            int m) {
   using S = WgmmaShape<L, C, T>;
   using Line = Lines<L>;
   constexpr int kSums = S::kTileM / 2;
@@ -45,13 +49,14 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
   const RowTile here = tile_of<L, C, S::kTileM>(lists, blockIdx.y, m);
   if (here.expert < 0) return;
   const Tensors w = of_expert<L>(all, here.expert);
-  const int first_n = blockIdx.x * S::kTileN, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int first_n = blockIdx.x / T::parts * S::kTileN, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int warp_n = first_n + 64 * warp;
   const bool alive = warp_n < L::shape_n;  // blocks beyond N are multiplied with the others, and thrown away
+  const int begin = blockIdx.x % T::parts * S::kPart, end = begin + S::kPart < S::kTiles ? begin + S::kPart : S::kTiles;
   int rows[S::kRounds];
   rows_of_thread<S, C>(rows, lists, here);
   const auto copy = [&](int tile) {
-    if (tile < S::kTiles) {
+    if (tile < end) {
       copy_stage<S, L>(shared_address(stages + tile % T::stages * S::kStageBytes), static_cast<const u8*>(x), rows, w, first_n, tile);
     }
     close_copies();
@@ -60,8 +65,8 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
   using Sum = typename Choose<kIntegers, int, float>::type;
   float total[4][kSums] = {};
   Sum part[S::kWhole ? 4 : S::kBatch][kSums] = {};
-  for (int tile = 0; tile < T::stages - 1; tile++) copy(tile);
-  for (int tile = 0; tile < S::kTiles; tile++) {
+  for (int tile = begin; tile < begin + T::stages - 1; tile++) copy(tile);
+  for (int tile = begin; tile < end; tile++) {
     // Wait for this stage; the one before is free now
     wait_for_copies<T::stages - 2>();
     publish_to_tensor_cores();
@@ -78,18 +83,21 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
       LaneWords<L> held[S::kSteps];
 #pragma unroll
       for (int step = 0; step < S::kSteps; step++) held[step].load(lines, S::kLineWords, s * S::kSteps + step, lane);
+      const int n0 = alive ? warp_n : first_n;
+      u32 beside[4][2];
+      float scale[4][2] = {};
+      zeros_of_lane<S, L>(beside, stage, w, n0, first_n, g, k0);
+      if constexpr (!S::kWhole) scales_of_lane<S, L>(scale, stage, w, n0, first_n, g, k0);
       u32 a[S::kBatches == 1 ? 1 : 2][S::kBatch][S::kSteps][4];
       const auto make_operands = [&](auto batch) {
         constexpr int kNow = decltype(batch)::value;
         unrolled<0, S::kBatch>([&](auto of_batch) {
           constexpr int j = decltype(of_batch)::value, i = kNow * S::kBatch + j;
-          const int n = alive ? warp_n + 16 * i + g : first_n + g;
-          const u32 zero[2] = {zero_of<S, L>(stage, w, n, first_n, k0), zero_of<S, L>(stage, w, n + 8, first_n, k0)};
 #pragma unroll
           for (int step = 0; step < S::kSteps; step++) {
             unrolled<0, 4>([&](auto r) {
               constexpr int kRegister = decltype(r)::value;
-              a[kNow % 2][j][step][kRegister] = operand<L, C::operand, i, kRegister>(held[step], lane, zero[kRegister % 2]);
+              a[kNow % 2][j][step][kRegister] = operand<L, C::operand, i, kRegister>(held[step], lane, beside[i][kRegister % 2]);
             });
           }
         });
@@ -116,14 +124,6 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
           make_operands(Constant<kNow + 1>());
           unrolled<0, S::kBatch>([&](auto i) { pin(a[(kNow + 1) % 2][i.value]); });
         }
-        float scale[S::kBatch][2] = {};
-        if constexpr (!S::kWhole) {
-#pragma unroll
-          for (int i = 0; i < 2 * S::kBatch; i++) {
-            const int n = (alive ? warp_n + 16 * kFirst : first_n) + 8 * i + g;
-            scale[i / 2][i % 2] = scale_of<S, L>(stage, w, n, first_n, k0);
-          }
-        }
         wait_for_products();
         unrolled<0, S::kBatch>([&](auto i) { pin(part[kPart + i.value]); });
         // Scale what was summed
@@ -132,7 +132,7 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
           for (int i = 0; i < S::kBatch; i++) {
 #pragma unroll
             for (int e = 0; e < kSums; e++) {
-              float factor = scale[i][e % 4 / 2];
+              float factor = scale[kFirst + i][e % 4 / 2];
               if constexpr (C::act_scale == ActScale::group) {
                 const int r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
                 const int act_group = k0 / C::act_group < kActGroups ? k0 / C::act_group : kActGroups - 1;  // beyond K there is no activation
@@ -143,6 +143,18 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
           }
         }
       });
+    }
+  }
+
+  if constexpr (T::parts > 1) {
+    // Sums that are not whole yet: of all parts
+    const auto add_up = [&](auto& own) { return added_up<T::parts, T::threads>(own, sums_of_parts, reinterpret_cast<int*>(shared)); };
+    wait_for_copies<0>();
+    __syncthreads();
+    if constexpr (S::kWhole) {
+      if (!add_up(part)) return;
+    } else {
+      if (!add_up(total)) return;
     }
   }
 

@@ -10,16 +10,21 @@ from humming_convert.gemm import operands
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.operands import fitted
+from humming_convert.gemm.parts import bucket, parts_of
 from humming_convert.gemm.stages import fitting, stage_bytes
 from humming_convert.gemm.tuning import Tuning
 
 __all__ = ["NAME", "ROWS", "fitted", "tuning", "why_not"]
 
 NAME = "wgmma_sm90a"
+PARTS = True
 TILE_K = 128
 SIZES = (8, 16, 32, 64)  # rows of x in a tile: sums of 64 take 128 registers
-ROWS = SIZES
-SHARED = 108 * 1024  # two blocks of 227 KB: one multiplies while the other makes operands
+ROWS = (*SIZES, 128, 256, 512, 1024)
+# Blocks of a multiprocessor, of which one multiplies while others make operands. One where there are few tiles of rows: K is split into fewer
+# parts then, whose sums cost more than waiting does.
+FEW_ROWS = 128
+ROOM = 220 * 1024
 STAGES = 4
 
 
@@ -39,10 +44,11 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
     tile_m = next((size for size in SIZES if rows <= size), SIZES[-1])
-    threads = 128
+    blocks, threads = 1 if rows <= FEW_ROWS else 2, 128
     each = stage_bytes(layer, threads // 32, tile_m, TILE_K)
-    stages = fitting(each, SHARED, min(STAGES, -(-layer.shape_k // TILE_K)))
-    return Tuning(threads=threads, tile_m=tile_m, tile_k=TILE_K, stages=stages, shared=stages * each + 1024)
+    stages = fitting(each, ROOM // blocks - 1024, min(STAGES, -(-layer.shape_k // TILE_K)))
+    parts = parts_of(layer, threads // 32 * 64, TILE_K, tile_m, bucket(rows, tile_m), blocks)
+    return Tuning(threads=threads, tile_m=tile_m, tile_k=TILE_K, stages=stages, shared=stages * each + 1024, parts=parts)
 
 
 def tile_n(tuning: Tuning) -> int:
