@@ -6,6 +6,8 @@ Facts: layouts.md 5 (places), cuda_templates/fragments.cuh.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from humming_convert.gemm import operands
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
@@ -19,13 +21,28 @@ __all__ = ["NAME", "ROWS", "fitted", "tuning", "why_not"]
 NAME = "wgmma_sm90a"
 PARTS = True
 TILE_K = 128
-SIZES = (8, 16, 32, 64)  # rows of x in a tile: sums of 64 take 128 registers
-ROWS = (*SIZES, 128, 256, 512, 1024)
-# Blocks of a multiprocessor, of which one multiplies while others make operands. One where there are few tiles of rows: K is split into fewer
-# parts then, whose sums cost more than waiting does.
-FEW_ROWS = 128
-ROOM = 220 * 1024
 STAGES = 4
+ROOM = 220 * 1024  # bytes of shared memory of a multiprocessor, of 227 KB
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """warpgroups: of a block.  share: that have the same rows of W.  blocks: of a multiprocessor."""
+
+    warpgroups: int
+    share: int
+    blocks: int
+
+
+# By rows of x in a tile: measured on an H200 (docs/gemm.md)
+SIZES = {
+    8: Size(1, 1, 1),
+    16: Size(1, 1, 1),
+    32: Size(1, 1, 1),
+    64: Size(1, 1, 1),
+    128: Size(2, 2, 1),
+}
+ROWS = (*SIZES, 256, 512, 1024)
 
 
 def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
@@ -43,13 +60,22 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
 
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
-    tile_m = next((size for size in SIZES if rows <= size), SIZES[-1])
-    blocks, threads = 1 if rows <= FEW_ROWS else 2, 128
-    each = stage_bytes(layer, threads // 32, tile_m, TILE_K)
-    stages = fitting(each, ROOM // blocks - 1024, min(STAGES, -(-layer.shape_k // TILE_K)))
-    parts = parts_of(layer, threads // 32 * 64, TILE_K, tile_m, bucket(rows, tile_m), blocks)
-    return Tuning(threads=threads, tile_m=tile_m, tile_k=TILE_K, stages=stages, shared=stages * each + 1024, parts=parts)
+    tile_m = next((size for size in SIZES if rows <= size), max(SIZES))
+    size = SIZES[tile_m]
+    blocks_n, tiles = 4 * size.warpgroups // size.share, -(-layer.shape_k // TILE_K)
+    each = stage_bytes(layer, blocks_n, tile_m, TILE_K)
+    stages = fitting(each, ROOM // size.blocks - 1024, min(STAGES, tiles))
+    return Tuning(
+        threads=128 * size.warpgroups,
+        tile_m=tile_m,
+        tile_k=TILE_K,
+        stages=stages,
+        shared=stages * each + 1024,
+        parts=parts_of(layer, 64 * blocks_n, TILE_K, tile_m, bucket(rows, tile_m), size.blocks),
+        blocks=size.blocks,
+        share=size.share,
+    )
 
 
 def tile_n(tuning: Tuning) -> int:
-    return tuning.threads // 32 * 64
+    return tuning.threads // 32 // tuning.share * 64
