@@ -34,6 +34,7 @@ struct MmaShape : StageShape<L, T::threads, T::threads / 32 / T::warps_k, T::til
 
   static_assert(kSegment % kStep == 0 && T::tile_k % kSegment == 0, "whole segments");
   static_assert(C::flush >= L::shape_k || C::flush % kSegment == 0, "segments lie inside groups of scales");
+  static_assert(L::zero != Zero::floating || operand_unit<L, C::operand>() == 1, "floating zero points beside codes as they are");
   static_assert(T::tile_m % 8 == 0 && kSums % kWarpsK == 0, "as many sums for each warp");
   static_assert((T::parts - 1) * kPart < Stage::kTiles, "no part is empty");
   static_assert(T::shared == (kSumBytes > kStages ? kSumBytes : kStages), "gemm/mma_sm80.py counts the same bytes");
@@ -163,9 +164,9 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
           for (int i = 0; i < 4; i++) {
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-              float sum = float(part[i][e]) * kUnit;
+              float sum = float(part[i][e]);
               if constexpr (kFloatingZero) sum -= zero[i][e / 2] * float(row_sum[e % 2]);
-              total[i][j][e] = fmaf(sum, scale[i][e / 2] * act[e % 2], total[i][j][e]);
+              total[i][j][e] = fmaf(sum, kUnit * scale[i][e / 2] * act[e % 2], total[i][j][e]);
             }
           }
         }

@@ -11,7 +11,7 @@
 
 namespace hc {
 
-// Writes to shared memory by ordinary instructions and cp.async, seen by wgmma: in each writing thread, before the barrier.
+// Writes to shared memory by ordinary instructions and cp.async that this thread sees, seen by wgmma too.
 HC_FN void publish_to_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 HC_FN void ready() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -9,6 +9,7 @@
 // added up.  What it takes, and why not: gemm/wgmma_sm90a.py.
 #pragma once
 
+#include "barriers_sm90a.cuh"
 #include "parts_sm80.cuh"
 #include "stages_sm80.cuh"
 #include "warpgroup_sm90a.cuh"
@@ -60,11 +61,19 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
   const int begin = blockIdx.x % T::parts * S::kPart, end = begin + S::kPart < S::kTiles ? begin + S::kPart : S::kTiles;
   int rows[S::kRounds];
   rows_of_thread<S, C>(rows, lists, here);
+  // Stages are full when all threads' copies have arrived, free when all warps have. Copies go kAhead tiles ahead: that far warpgroups may drift apart.
+  constexpr int kAhead = T::stages > 2 ? T::stages - 2 : 1;
+  __shared__ u64 full[T::stages], free_again[T::stages];
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < T::stages; i++) start_barrier(full + i, T::threads), start_barrier(free_again + i, T::threads / 32);
+  }
+  __syncthreads();
   const auto copy = [&](int tile) {
-    if (tile < end) {
-      copy_stage<S, L>(shared_address(stages + tile % T::stages * S::kStageBytes), static_cast<const u8*>(x), rows, w, first_n, tile);
-    }
-    close_copies();
+    if (tile >= end) return;
+    const int turn = (tile - begin) / T::stages, at = (tile - begin) % T::stages;
+    if (turn > 0) wait_for_phase(free_again + at, (turn - 1) % 2);
+    copy_stage<S, L>(shared_address(stages + at * S::kStageBytes), static_cast<const u8*>(x), rows, w, first_n, tile);
+    arrive_with_copies(full + at);
   };
 
   using Sum = typename Choose<kIntegers, int, float>::type;
@@ -126,14 +135,14 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
         for (int j = 0; j < S::kBatch; j++) {
 #pragma unroll
           for (int e = 0; e < kSums; e++) {
-            float factor = scale[kFirst + kBatch * S::kBatch + j][e % 4 / 2];
+            float factor = kUnit * scale[kFirst + kBatch * S::kBatch + j][e % 4 / 2];
             if constexpr (C::act_scale == ActScale::group) {
               const int r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
               const int act_group = k0 / C::act_group < kActGroups ? k0 / C::act_group : kActGroups - 1;  // beyond K there is no activation
               factor *= r >= 0 ? x_scale[i64(r) * kActGroups + act_group] : 0.0f;
             }
             float& sum = total[kBatch * S::kBatch + j][e];
-            sum = fmaf(float(part[j][e]) * kUnit, factor, sum);
+            sum = fmaf(float(part[j][e]), factor, sum);
           }
         }
       }
@@ -144,23 +153,23 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
     }
   };
 
-  for (int tile = begin; tile < begin + T::stages - 1; tile++) copy(tile);
+  for (int tile = begin; tile < begin + kAhead; tile++) copy(tile);
   for (int tile = begin; tile < end; tile++) {
-    // Wait for this stage; the one before is free now
-    wait_for_copies<T::stages - 2>();
+    copy(tile + kAhead);
+    const int turn = (tile - begin) / T::stages, at = (tile - begin) % T::stages;
+    wait_for_phase(full + at, turn % 2);
     publish_to_tensor_cores();
-    __syncthreads();
-    copy(tile + T::stages - 1);
-    const u8* stage = stages + tile % T::stages * S::kStageBytes;
+    const u8* stage = stages + at * S::kStageBytes;
     unrolled<0, T::share>([&](auto of_rows) {
       if (T::share == 1 || share == of_rows.value) multiply(Constant<of_rows.value * S::kRowTiles>(), stage, tile);
     });
+    __syncwarp();
+    if (lane == 0) arrive_now(free_again + at);
   }
 
   if constexpr (T::parts > 1) {
     // Sums that are not whole yet: of all parts
     const auto add_up = [&](auto& own) { return added_up<T::parts, T::threads>(own, sums_of_parts, reinterpret_cast<int*>(shared)); };
-    wait_for_copies<0>();
     __syncthreads();
     if constexpr (S::kWhole) {
       if (!add_up(part)) return;

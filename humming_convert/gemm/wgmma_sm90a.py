@@ -21,7 +21,7 @@ __all__ = ["NAME", "ROWS", "fitted", "tuning", "why_not"]
 NAME = "wgmma_sm90a"
 PARTS = True
 TILE_K = 128
-STAGES = 4
+STAGES = 6
 ROOM = 220 * 1024  # bytes of shared memory of a multiprocessor, of 227 KB
 
 
@@ -36,10 +36,10 @@ class Size:
 
 # By rows of x in a tile: measured on an H200 (docs/gemm.md)
 SIZES = {
-    8: Size(1, 1, 1),
-    16: Size(1, 1, 1),
-    32: Size(1, 1, 1),
-    64: Size(1, 1, 1),
+    8: Size(2, 2, 1),
+    16: Size(2, 2, 1),
+    32: Size(2, 2, 1),
+    64: Size(4, 4, 1),
     128: Size(2, 2, 1),
 }
 ROWS = (*SIZES, 256, 512, 1024)
