@@ -91,22 +91,29 @@ struct LaneWords {
   static constexpr int kSubBlocks = A == 16 ? 1 : A == 8 ? 2 : 4;  // 64, 32 or 16 rows each
   u32 words[Lines<L>::kFlat ? 16 : kSubBlocks * B];
 
+  // Whether row tiles 0, 1 and 2, 3 have words of their own.
+  static constexpr bool kHalves = L::place == Place::flat || A < 16 || B % 2 == 0;
+
   // lines: the words of this block, line 0 of them; pitch: from one line to the next; tile: the K tile, counted from line 0.
-  HC_FN void load(const u32* lines, int pitch, int tile, int lane) {
+  // kTiles 4: of all row tiles. 2: of the two from 2 * part on, in the places of 0 and 1.
+  template <int kTiles = 4>
+  HC_FN void load(const u32* lines, int pitch, int tile, int lane, int part = 0) {
+    static_assert(kTiles == 4 || kHalves, "these row tiles share words");
     if constexpr (L::place == Place::standard) {
-      const u32* from = lines + tile * pitch + lane * B;
+      constexpr int kOfTiles = kSubBlocks * B * kTiles / 4, kPieces = kSubBlocks == 1 ? 1 : kSubBlocks * kTiles / 4;
+      const u32* from = lines + tile * pitch + lane * B + (kSubBlocks == 1 ? part * kOfTiles : part * kPieces * 32 * B);
 #pragma unroll
-      for (int j = 0; j < kSubBlocks; j++) load_words<B>(words + j * B, from + j * 32 * B);
+      for (int j = 0; j < kPieces; j++) load_words<kOfTiles / kPieces>(words + j * B, from + j * 32 * B);
     } else if constexpr (L::place == Place::packed_k) {
       constexpr int kHalf = B / 2;  // a lane's words of two K tiles lie side by side, for 16 rows
-      const u32* from = lines + tile / 2 * pitch + lane * B + tile % 2 * kHalf;
+      const u32* from = lines + tile / 2 * pitch + lane * B + tile % 2 * kHalf + part * kTiles * 32 * B;
 #pragma unroll
-      for (int j = 0; j < 4; j++) load_words<kHalf>(words + j * kHalf, from + j * 32 * B);
+      for (int j = 0; j < kTiles; j++) load_words<kHalf>(words + j * kHalf, from + j * 32 * B);
     } else {
       const int g = lane / 4, t = lane % 4;
 #pragma unroll
-      for (int j = 0; j < 16; j++) {
-        const int row = j / 4 * 16 + j % 2 * 8 + g, half = j % 4 / 2;
+      for (int j = 0; j < 4 * kTiles; j++) {
+        const int row = (part * kTiles + j / 4) * 16 + j % 2 * 8 + g, half = j % 4 / 2;
         words[j] = B == A ? lines[(2 * tile + half) * pitch + row * 4 + t] : lines[tile * pitch + row * 4 + 2 * half + t / 2];
       }
     }

@@ -166,7 +166,7 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
             for (int e = 0; e < 4; e++) {
               float sum = float(part[i][e]);
               if constexpr (kFloatingZero) sum -= zero[i][e / 2] * float(row_sum[e % 2]);
-              total[i][j][e] = fmaf(sum, kUnit * scale[i][e / 2] * act[e % 2], total[i][j][e]);
+              total[i][j][e] = fmaf(sum, scale[i][e / 2] * act[e % 2], total[i][j][e]);
             }
           }
         }
@@ -205,8 +205,8 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
     const int i = (first + v) / (4 * S::kTilesM), j = (first + v) / 4 % S::kTilesM, e = (first + v) % 4;
     const int n = warp_n + 16 * i + g + e / 2 * 8, r = row_of<C>(lists, here, here.first + j * 8 + 2 * t + e % 2);
     if (n >= L::n || r < 0) continue;
-    float value = float(own[0][v]);
-    if constexpr (S::kWhole) value = value * kUnit * weight_scale<L>(w.weight_scale, n, 0);
+    float value = kUnit * float(own[0][v]);
+    if constexpr (S::kWhole) value *= weight_scale<L>(w.weight_scale, n, 0);
     if constexpr (C::act_scale == ActScale::token) value *= x_scale[r];
     store<C::output>(y, i64(r) * L::n + n, fmaf(value, secondary_scale<L>(w.weight_scale_2, n), bias_of<L>(w.bias, n)));
   }

@@ -115,13 +115,19 @@ HC_FN void copy_stage(u32 stage, const u8* x, const int (&rows)[S::kRounds], con
   copy_groups<S, L, S::kZeroBytes>(stage + S::kZerosAt, w.zero_point, L::shape_n * S::kZeroBits / 8, first_n * S::kZeroBits / 8, tile);
 }
 
-// Eight neighbours in order "64", which rows n + g, n + 8 + g, ... n + 56 + g are: from byte `at` on, kBits each, as words.
-template <int kBits>
-struct EightOfLane {
-  static constexpr int kWords = 8 * kBits / 32;
-  u32 words[kWords];
+// Neighbours in order "64", which rows n + g, n + 8 + g, ... n + 56 + g are: kCount of these eight from place `from` on, kBits each, as words.
+template <int kBits, int kCount>
+struct NeighboursOfLane {
+  static constexpr int kWords = kCount * kBits / 32;
+  u32 words[kWords ? kWords : 1];
 
-  HC_FN void load(const u8* group, int block, int g) { load_words<kWords>(words, reinterpret_cast<const u32*>(group) + (block * 8 + g) * kWords); }
+  HC_FN void load(const u8* group, int block, int g, int from) {
+    if constexpr (kWords) {
+      load_words<kWords>(words, reinterpret_cast<const u32*>(group) + ((block * 8 + g) * 8 + from) * kBits / 32);
+    } else {
+      words[0] = reinterpret_cast<const u16*>(group)[((block * 8 + g) * 8 + from) * kBits / 16];
+    }
+  }
   template <int j>
   HC_FN u32 bits() const {
     return kBits == 32 ? words[j] : words[j * kBits / 32] >> (j * kBits % 32) & ((1u << kBits % 32) - 1);
@@ -129,30 +135,31 @@ struct EightOfLane {
 };
 
 // The scales of rows n0 + 16 i + 8 h + g of a lane for the columns from k0 on, which lie in the stage or in the tensor. n0: of a block of 64 rows.
-template <class S, class L>
-HC_FN void scales_of_lane(float (&to)[4][2], const u8* stage, const Tensors& w, int n0, int first_n, int g, int k0) {
-  EightOfLane<8 * scale_bytes<L>()> held;
-  if constexpr (S::kScales) held.load(stage + S::kScalesAt + k0 % S::kTileK / L::group_k * S::kScaleBytes, (n0 - first_n) / 64, g);
-  unrolled<0, 8>([&](auto of_lane) {
+// kTiles row tiles from `from` on.
+template <class S, class L, int kTiles>
+HC_FN void scales_of_lane(float (&to)[kTiles][2], const u8* stage, const Tensors& w, int n0, int first_n, int g, int k0, int from = 0) {
+  NeighboursOfLane<8 * scale_bytes<L>(), 2 * kTiles> held;
+  if constexpr (S::kScales) held.load(stage + S::kScalesAt + k0 % S::kTileK / L::group_k * S::kScaleBytes, (n0 - first_n) / 64, g, 2 * from);
+  unrolled<0, 2 * kTiles>([&](auto of_lane) {
     constexpr int j = decltype(of_lane)::value;
     if constexpr (S::kScales) {
       const u32 bits = held.template bits<j>();
       to[j / 2][j % 2] = weight_scale_at<L>(&bits, 0);
     } else {
-      to[j / 2][j % 2] = weight_scale<L>(w.weight_scale, n0 + 8 * j + g, weight_group<L>(k0));
+      to[j / 2][j % 2] = weight_scale<L>(w.weight_scale, n0 + 16 * from + 8 * j + g, weight_group<L>(k0));
     }
   });
 }
 
 // What `operand` wants beside the codes of the same rows.
-template <class S, class L>
-HC_FN void zeros_of_lane(u32 (&to)[4][2], const u8* stage, const Tensors& w, int n0, int first_n, int g, int k0) {
+template <class S, class L, int kTiles>
+HC_FN void zeros_of_lane(u32 (&to)[kTiles][2], const u8* stage, const Tensors& w, int n0, int first_n, int g, int k0, int from = 0) {
   constexpr bool kHeld = S::kZeros && L::zero == Zero::integer;
-  EightOfLane<kHeld ? S::kZeroBits : 8> held;
-  if constexpr (kHeld) held.load(stage + S::kZerosAt + k0 % S::kTileK / L::group_k * S::kZeroBytes, (n0 - first_n) / 64, g);
-  unrolled<0, 8>([&](auto of_lane) {
+  NeighboursOfLane<kHeld ? S::kZeroBits : 8, 2 * kTiles> held;
+  if constexpr (kHeld) held.load(stage + S::kZerosAt + k0 % S::kTileK / L::group_k * S::kZeroBytes, (n0 - first_n) / 64, g, 2 * from);
+  unrolled<0, 2 * kTiles>([&](auto of_lane) {
     constexpr int j = decltype(of_lane)::value;
-    to[j / 2][j % 2] = kHeld ? held.template bits<j>() : operand_zero<L>(w.zero_point, n0 + 8 * j + g, k0);
+    to[j / 2][j % 2] = kHeld ? held.template bits<j>() : operand_zero<L>(w.zero_point, n0 + 16 * from + 8 * j + g, k0);
   });
 }
 

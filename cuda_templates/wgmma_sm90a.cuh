@@ -32,12 +32,26 @@ struct WgmmaShape : StageShape<L, T::threads, T::threads / 32 / T::share, T::til
   // E4M3 sums are short of bits and are added up in float32 on the way
   static constexpr bool kWhole = one_scale<L, C>() && C::operand != Operand::e4m3;
 
-  static_assert(T::threads % (128 * T::share) == 0, "whole warpgroups");
+  // row tiles of a warpgroup have words of their own: its code then need not say which they are
+  static constexpr bool kHalves = T::share == 1 || LaneWords<L>::kHalves;
+
+  static_assert(T::threads % (128 * T::share) == 0 && (T::share == 1 || T::share == 2), "whole warpgroups, of all row tiles or half of them");
   static_assert(kSegment % kStep == 0 && kTileK % kSegment == 0, "whole segments");
   static_assert(C::flush >= L::shape_k || C::flush % kSegment == 0, "segments lie inside groups of scales");
   static_assert((T::parts - 1) * kPart < Stage::kTiles, "no part is empty");
-  static_assert(T::shared == T::stages * Stage::kStageBytes + 1024, "gemm/wgmma_sm90a.py counts the same bytes");
+  // sums in shared memory: lanes of a warp, t * 2 rows of x and g rows of W apart, are in different banks
+  static constexpr int kBeside = 4, kPitch = Stage::kTileN + kBeside, kStages = T::stages * Stage::kStageBytes, kTable = kTileM * kPitch * 4;
+  static_assert(T::shared == (kStages > kTable ? kStages : kTable) + 1024, "gemm/wgmma_sm90a.py counts the same bytes");
 };
+
+template <bool kFirst, class A, class B>
+HC_FN auto& pick(A& a, B& b) {
+  if constexpr (kFirst) {
+    return a;
+  } else {
+    return b;
+  }
+}
 
 template <class L, class C, class T>
 __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_scale, const TaskLists& lists, const PartSums& sums_of_parts, void* y,
@@ -79,23 +93,25 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
   using Sum = typename Choose<kIntegers, int, float>::type;
   float total[S::kRowTiles][kSums] = {};
   Sum part[S::kWhole ? S::kRowTiles : S::kBatch][kSums] = {};
-  // Multiplies the row tiles from kFirst on by the tile of K in `stage`. A segment's operands are made while the one before is multiplied.
+  // Multiplies this warpgroup's row tiles by the tile of K in `stage`: kFirst and so on, of those that are loaded. A segment's operands are made while
+  // the one before is multiplied.
+  const int from = share * S::kRowTiles;  // row tile
   const auto multiply = [&](auto first_row_tile, const u8* stage, int tile) {
-    constexpr int kFirst = decltype(first_row_tile)::value, kItems = S::kBatches * S::kSegments;
+    constexpr int kFirst = decltype(first_row_tile)::value, kLoaded = S::kHalves ? S::kRowTiles : 4, kItems = S::kBatches * S::kSegments;
     const u32* lines = reinterpret_cast<const u32*>(stage + S::kWordsAt) + block * Line::kBlockWords;
     const int n0 = alive ? warp_n : first_n;
     u32 a[2][S::kBatch][S::kSteps][4];
     const auto make_operands = [&](auto item) {
       constexpr int kItem = decltype(item)::value, kSegment = kItem % S::kSegments, kFrom = kFirst + kItem / S::kSegments * S::kBatch;
-      u32 beside[4][2];
-      zeros_of_lane<S, L>(beside, stage, w, n0, first_n, g, tile * S::kTileK + kSegment * S::kSegment);
+      u32 beside[S::kRowTiles][2];
+      zeros_of_lane<S, L>(beside, stage, w, n0, first_n, g, tile * S::kTileK + kSegment * S::kSegment, from);
 #pragma unroll
       for (int step = 0; step < S::kSteps; step++) {
         LaneWords<L> held;
-        held.load(lines, S::kLineWords, kSegment * S::kSteps + step, lane);
+        held.template load<kLoaded>(lines, S::kLineWords, kSegment * S::kSteps + step, lane, kLoaded < 4 ? share : 0);
         unrolled<0, S::kBatch>([&](auto of_batch) {
           constexpr int j = decltype(of_batch)::value, i = kFrom + j;
-          unrolled<0, 4>([&](auto r) { a[kItem % 2][j][step][r.value] = operand<L, C::operand, i, r.value>(held, lane, beside[i][r.value % 2]); });
+          unrolled<0, 4>([&](auto r) { a[kItem % 2][j][step][r.value] = operand<L, C::operand, i, r.value>(held, lane, beside[i - kFirst][r.value % 2]); });
         });
       }
     };
@@ -126,8 +142,8 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
       }
       if constexpr (!S::kWhole && kEnds) {
         const int k0 = tile * S::kTileK + (kSegment + 1 - S::kTogether) * S::kSegment;
-        float scale[4][2];
-        scales_of_lane<S, L>(scale, stage, w, n0, first_n, g, k0);
+        float scale[S::kRowTiles][2];
+        scales_of_lane<S, L>(scale, stage, w, n0, first_n, g, k0, from);
         wait_for_products<0>();
         unrolled<0, S::kBatch>([&](auto j) { pin(part[kInto + j.value]); });
         // Scale what was summed
@@ -135,7 +151,7 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
         for (int j = 0; j < S::kBatch; j++) {
 #pragma unroll
           for (int e = 0; e < kSums; e++) {
-            float factor = kUnit * scale[kFirst + kBatch * S::kBatch + j][e % 4 / 2];
+            float factor = scale[kBatch * S::kBatch + j][e % 4 / 2];
             if constexpr (C::act_scale == ActScale::group) {
               const int r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
               const int act_group = k0 / C::act_group < kActGroups ? k0 / C::act_group : kActGroups - 1;  // beyond K there is no activation
@@ -160,38 +176,49 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
     wait_for_phase(full + at, turn % 2);
     publish_to_tensor_cores();
     const u8* stage = stages + at * S::kStageBytes;
-    unrolled<0, T::share>([&](auto of_rows) {
-      if (T::share == 1 || share == of_rows.value) multiply(Constant<of_rows.value * S::kRowTiles>(), stage, tile);
-    });
+    if constexpr (S::kHalves) {
+      multiply(Constant<0>(), stage, tile);
+    } else {
+      unrolled<0, T::share>([&](auto of_rows) {
+        if (share == of_rows.value) multiply(Constant<of_rows.value * S::kRowTiles>(), stage, tile);
+      });
+    }
     __syncwarp();
     if (lane == 0) arrive_now(free_again + at);
   }
 
+  // All warps are through with the stages. Sums that are not whole yet: of all parts
+  __syncthreads();
+  auto& sums = pick<S::kWhole>(part, total);
   if constexpr (T::parts > 1) {
-    // Sums that are not whole yet: of all parts
-    const auto add_up = [&](auto& own) { return added_up<T::parts, T::threads>(own, sums_of_parts, reinterpret_cast<int*>(shared)); };
-    __syncthreads();
-    if constexpr (S::kWhole) {
-      if (!add_up(part)) return;
-    } else {
-      if (!add_up(total)) return;
-    }
+    if (!added_up<T::parts, T::threads>(sums, sums_of_parts, reinterpret_cast<int*>(shared))) return;
   }
 
-  // Row scales, secondary scales, bias
-  unrolled<0, S::kRowTiles>([&](auto tile_of_rows) {
-    constexpr int i = decltype(tile_of_rows)::value;
+  // By way of shared memory, so that neighbouring threads store neighbouring rows of W: [row of x][row of W, and kBeside words]
+  using Total = typename Choose<S::kWhole, Sum, float>::type;
+  Total* const table = reinterpret_cast<Total*>(stages);
+  unrolled<0, S::kRowTiles>([&](auto i) {
 #pragma unroll
     for (int e = 0; e < kSums; e++) {
-      const int n = warp_n + 16 * (share * S::kRowTiles + i) + g + e % 4 / 2 * 8, r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
-      if (n >= L::n || r < 0) continue;
-      float sum = total[i][e];
-      if constexpr (S::kWhole) sum = float(part[i][e]) * kUnit * weight_scale<L>(w.weight_scale, n, 0);
-      if constexpr (C::act_scale == ActScale::token) sum *= x_scale[r];
-      const float value = fmaf(sum, secondary_scale<L>(w.weight_scale_2, n), bias_of<L>(w.bias, n));
-      store<C::output>(y, i64(r) * L::n + n, value);
+      table[(e / 4 * 8 + 2 * t + e % 2) * S::kPitch + 64 * block + 16 * (from + i.value) + g + e % 4 / 2 * 8] = sums[i.value][e];
     }
   });
+  __syncthreads();
+  // Row scales, secondary scales, bias
+  constexpr int kAcross = T::threads < S::kTileN ? T::threads : S::kTileN, kDown = T::threads / kAcross;
+  for (int column = threadIdx.x % kAcross; column < S::kTileN && first_n + column < L::n; column += kAcross) {
+    const int n = first_n + column;
+    const float factor = S::kWhole ? weight_scale<L>(w.weight_scale, n, 0) : 1.0f;
+    const float second = secondary_scale<L>(w.weight_scale_2, n), bias = bias_of<L>(w.bias, n);
+#pragma unroll 4
+    for (int j = threadIdx.x / kAcross; j < S::kTileM; j += kDown) {
+      const int r = row_of<C>(lists, here, here.first + j);
+      if (r < 0) continue;
+      float value = kUnit * float(table[j * S::kPitch + column]) * factor;
+      if constexpr (C::act_scale == ActScale::token) value *= x_scale[r];
+      store<C::output>(y, i64(r) * L::n + n, fmaf(value, second, bias));
+    }
+  }
 }
 
 }  // namespace hc

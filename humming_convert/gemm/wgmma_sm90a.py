@@ -22,6 +22,7 @@ NAME = "wgmma_sm90a"
 PARTS = True
 TILE_K = 128
 STAGES = 6
+BESIDE = 4  # words beside a row of sums
 ROOM = 220 * 1024  # bytes of shared memory of a multiprocessor, of 227 KB
 
 
@@ -39,7 +40,7 @@ SIZES = {
     8: Size(2, 2, 1),
     16: Size(2, 2, 1),
     32: Size(2, 2, 1),
-    64: Size(4, 4, 1),
+    64: Size(2, 2, 1),
     128: Size(2, 2, 1),
 }
 ROWS = (*SIZES, 256, 512, 1024)
@@ -70,7 +71,7 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
         tile_m=tile_m,
         tile_k=TILE_K,
         stages=stages,
-        shared=stages * each + 1024,
+        shared=max(stages * each, tile_m * (64 * blocks_n + BESIDE) * 4) + 1024,
         parts=parts_of(layer, 64 * blocks_n, TILE_K, tile_m, bucket(rows, tile_m), size.blocks),
         blocks=size.blocks,
         share=size.share,
