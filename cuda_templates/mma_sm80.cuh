@@ -94,12 +94,14 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
   using Sum = typename Choose<kIntegers, int, float>::type;
   using Total = typename Choose<S::kWhole, Sum, float>::type;
   Total total[4][S::kTilesM][4] = {};
-  for (int tile = begin; tile < begin + T::stages - 1; tile++) copy(tile);
-  for (int tile = begin; tile < end; tile++) {
-    // Wait for this stage; the one before is free now
-    wait_for_copies<T::stages - 2>();
-    __syncthreads();
+  for (int tile = begin - (T::stages - 1); tile < end; tile++) {
+    if (tile >= begin) {
+      // Wait for this stage; the one before is free now
+      wait_for_copies<T::stages - 2>();
+      __syncthreads();
+    }
     copy(tile + T::stages - 1);
+    if (tile < begin) continue;
     const u8* stage = shared + tile % T::stages * S::kStageBytes;
     const u32* lines = reinterpret_cast<const u32*>(stage + S::kWordsAt) + warp % S::kWarpsN * Line::kBlockWords;
 

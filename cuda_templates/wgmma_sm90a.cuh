@@ -169,9 +169,9 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
     }
   };
 
-  for (int tile = begin; tile < begin + kAhead; tile++) copy(tile);
-  for (int tile = begin; tile < end; tile++) {
+  for (int tile = begin - kAhead; tile < end; tile++) {
     copy(tile + kAhead);
+    if (tile < begin) continue;
     const int turn = (tile - begin) / T::stages, at = (tile - begin) % T::stages;
     wait_for_phase(full + at, turn % 2);
     publish_to_tensor_cores();
