@@ -31,6 +31,7 @@ __all__ = [
     "Finding",
     "Refused",
     "UsageError",
+    "cache_key",
     "convert",
     "convert_all",
     "default_name",
@@ -305,6 +306,13 @@ def default_name(plan: Plan) -> str:
     name = plan.source.name.rpartition("/")[2]
     target = plan.request.target
     return f"{name}-humming-standard" if target is None else f"{name}-humming-{target.name}-{plan.request.act.replace(':', '-')}"
+
+
+def cache_key(plan: Plan) -> str:
+    """32 hex digits that are the same as long as the output's bytes are (plan/cache_key.py). Reads the files that will be copied."""
+    from humming_convert.plan.cache_key import cache_key as key_of
+
+    return key_of(plan)
 
 
 def make_how(options: Mapping[str, Any]) -> How:
