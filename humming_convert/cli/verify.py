@@ -65,11 +65,13 @@ def _verify(
 ) -> int:
     from humming_convert import api
     from humming_convert.cli.model import say_model
+    from humming_convert.cli.progress import display
 
     if sample is not None and not gpu:
         raise typer.BadParameter("--sample chooses layers for --gpu")
     say_model(source, quiet=json or quiet)
-    model = api.fetched(source, out) if source is not None else None
+    with display(as_json=json, quiet=quiet) as progress:
+        model = api.fetched(source, out, progress) if source is not None else None
     found = api.verify(out, source=model)
     findings = list(found.findings)
     document, failed = found.document(), found.failed
