@@ -104,6 +104,7 @@ class Code(Struct, frozen=True):
     """A finding's code for people: `when` it is given, and the `way_out`. A code may have several, one for each kind of giver.
 
     given_by: a rule of checkpoints and of the Hub; the target's kernels; what was asked for; a check of an output; the machine; loading.
+    when: of a rule what must hold, of all others what is the case.
     """
 
     code: str
@@ -111,3 +112,8 @@ class Code(Struct, frozen=True):
     given_by: Giver
     when: str
     way_out: str
+
+    @property
+    def case(self) -> str:
+        """What is the case when the code is given."""
+        return f"this does not hold: {self.when}" if self.given_by == "rule" else self.when

@@ -44,7 +44,7 @@ def all_codes() -> tuple[Code, ...]:
 
     by_number = sorted((x.rule for x in rules()), key=lambda r: (r.number, r.code))
     return (
-        *(Code(r.code, r.severity, "rule", f"this does not hold: {r.text}", WAYS_OUT[r.code]) for r in by_number),
+        *(Code(r.code, r.severity, "rule", r.text, WAYS_OUT[r.code]) for r in by_number),
         *(
             Code(c.replace("_", "-"), "error", "target", "the kernels of this target do not take the layer as asked", w)
             for c, w in ADVICE.items()

@@ -65,11 +65,11 @@ def _rule(code: str, shown: Iterable[Finding]) -> dict[str, Any]:
     """A code that no table has is described by its first finding: it is never left without a rule."""
     first = next(f for f in shown if f.code == code)
     rows = about(code) or (Code(code, first.severity, "request", first.message, first.advice or "the message says it"),)
-    text = "\n".join(f"{row.when}. Way out: {row.way_out}." for row in rows)
+    text = "\n".join(f"{row.case}. Way out: {row.way_out}." for row in rows)
     return {
         "id": code,
-        "shortDescription": {"text": rows[0].when},
-        "fullDescription": {"text": "; ".join(row.when for row in rows)},
+        "shortDescription": {"text": rows[0].case},
+        "fullDescription": {"text": "; ".join(row.case for row in rows)},
         "help": {"text": text, "markdown": "\n".join(f"- {line}" for line in text.splitlines())},
         "defaultConfiguration": {"level": rows[0].severity},
     }
