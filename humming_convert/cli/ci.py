@@ -17,11 +17,11 @@ ANSWERS = (exits.DONE, exits.REFUSED, exits.CHECK_FAILED)
 
 
 class Heard:
-    """What a verb found. `code`: its exit code."""
+    """What a verb found. `code`: its exit code; a run that ends before it says one has a fault."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
-        self.code = exits.DONE
+        self.code = exits.BUG
 
     def add(self, findings: Iterable[Finding], code: int = exits.DONE) -> None:
         self.findings = list(dict.fromkeys((*self.findings, *findings)))
@@ -30,15 +30,21 @@ class Heard:
 
 @contextmanager
 def told_to_ci(verb: str, base: str, sarif: Path | None, annotations: bool) -> Iterator[Heard]:
-    """base: the model or folder that the findings' files are of. Exceptions go on; a file that cannot be written is an OSError."""
+    """base: the model or folder that the findings' files are of. Exceptions go on. OSError, before the work, if `sarif` cannot be written."""
     heard = Heard()
-    if sarif is not None and not sarif.parent.is_dir():
-        raise typer.BadParameter(f"--sarif {sarif}: there is no folder {sarif.parent}")
+    if sarif is not None:
+        if not sarif.parent.is_dir():
+            raise typer.BadParameter(f"--sarif {sarif}: there is no folder {sarif.parent}")
+        sarif.write_text("")
     why = None
     try:
         yield heard
     except Refused as error:
         heard.add(error.findings, exits.REFUSED)
+        raise
+    except (KeyboardInterrupt, exits.Terminated) as error:
+        heard.code = exits.TERMINATED if isinstance(error, exits.Terminated) else exits.INTERRUPTED
+        why = "interrupted before it came to an answer"
         raise
     except Exception as error:
         code, message, _ = (exits.USAGE, str(error), "") if isinstance(error, typer.BadParameter) else known(error)

@@ -107,3 +107,20 @@ def test_what_would_not_stand_alone_or_be_whole_is_a_usage_error(work: Path, oth
 def test_a_refused_plan_prints_no_key(work: Path) -> None:
     done = call("plan", "nvfp4", "--target", "sm90", "--act", "fp8", "--cache-key", cwd=work)
     assert done.returncode == 3 and not done.stdout
+
+
+def test_a_place_that_cannot_be_written_ends_before_the_work(work: Path) -> None:
+    done = call("plan", "nvfp4", "--target", "sm90", "--act", "fp8", "--sarif", "m", cwd=work)
+    assert done.returncode == 5 and "act-illegal" not in done.stderr
+
+
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), ("Terminated", 143)])
+def test_an_interrupt_is_no_success(tmp_path: Path, stop: Any, code: int) -> None:
+    from humming_convert.cli import exits
+    from humming_convert.cli.ci import told_to_ci
+
+    kind = exits.Terminated if stop == "Terminated" else stop
+    with pytest.raises(kind), told_to_ci("plan", "m", tmp_path / "s.json", False):
+        raise kind
+    invocation = run_in(tmp_path / "s.json")["invocations"][0]
+    assert invocation["exitCode"] == code and not invocation["executionSuccessful"]

@@ -103,3 +103,20 @@ def test_it_is_a_line_of_json_of_its_own_kind(capsys: pytest.CaptureFixture[str]
 def test_it_is_said_in_words() -> None:
     event = Event(kind="fetch", name="m.safetensors", done=500_000, total=2_000_000, rate=1e6, eta=1.5)
     assert shown.text(event) == "fetched  25 %  500 kB of 2 MB  1 MB/s  2 s left  m.safetensors"
+
+
+def test_fetching_and_writing_share_the_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(shown.sys, "stderr", screen)
+    now: Iterator[float] = iter(range(9))
+    with shown.display(as_json=False, quiet=False, clock=lambda: next(now)) as tell:
+        assert tell is not None
+        tell(Event(kind="fetch", name="m", done=1, total=4))
+        tell(Event(kind="tensor", name="layer", done=1, total=2))
+        tell(Event(kind="fetch", name="m", done=4, total=4))
+    drawn = screen.getvalue().split("\r\x1b[2K")
+    assert "layer" in drawn[2] and "  |  fetched" in drawn[2]
+    assert "fetched" not in drawn[3], "what has come is not told for ever"
