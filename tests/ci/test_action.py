@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from humming_convert.proof.verify import verify_folder
-from tests.ci.runner import ROOT, Runner, action
+from tests.ci.runner import ROOT, Ran, Runner, action
 from tests.samples import sample
 
 STEP = ROOT / "scripts" / "ci_step"
-INSTALL = "Install humming-convert"
+INSTALL = frozenset({"Install humming-convert"})  # asks the package index
+CONVERTER = f'#!/bin/sh\nexec {sys.executable} -c "from humming_convert.cli.main import run; run()" "$@"\n'
+REQUEST = {"target": "sm90", "act": "fp8", "options": "--tp=1\n\n  --exclude=down_proj  \n", "run_options": "--jobs=1"}
 
 
 def command(place: Path, script: str) -> None:
@@ -27,52 +29,54 @@ def command(place: Path, script: str) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
+    """A job that converted `m`, and what it saw; its cache is in the folder."""
+    folder = tmp_path_factory.mktemp("first")
+    command(folder / "temporary", CONVERTER)
+    (folder / "cache").mkdir()
+    sample("gptq-4bit-v1-sym").write(folder / "work").rename(folder / "work" / "m")
+    ran = Runner(folder / "work", folder / "temporary", folder / "cache", INSTALL).run(model="m", **REQUEST)
+    return folder, ran
+
+
 @pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    for name in ("work", "temporary", "cache"):
-        (tmp_path / name).mkdir()
-    command(tmp_path / "temporary", f'#!/bin/sh\nexec {sys.executable} -c "from humming_convert.cli.main import run; run()" "$@"\n')
-    sample("gptq-4bit-v1-sym").write(tmp_path / "work").rename(tmp_path / "work" / "m")
-    return Runner(tmp_path / "work", tmp_path / "temporary", tmp_path / "cache", skip=frozenset({INSTALL}))
+def runner(first: tuple[Path, Ran], tmp_path: Path) -> Runner:
+    """The next job: a fresh checkout, the same cache."""
+    shutil.copytree(first[0], tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "work" / "humming-out")
+    return Runner(tmp_path / "work", tmp_path / "temporary", tmp_path / "cache", INSTALL)
 
 
-def again(runner: Runner) -> None:
-    """Another job: a fresh checkout, the same cache."""
-    shutil.rmtree(runner.work / "humming-out")
-
-
-def test_a_model_is_converted_verified_and_kept(runner: Runner) -> None:
-    ran = runner.run(model="m", target="sm90", act="fp8", options="--tp=1\n\n  --exclude=down_proj  \n", run_options="--jobs=1")
+def test_a_model_is_converted_verified_and_kept(first: tuple[Path, Ran]) -> None:
+    folder, ran = first
     assert ran.codes == {"Plan": 0, "Look in the cache": 0, "Convert": 0, "Verify": 0, "Keep in the cache": 0}, ran.said
-    out = runner.work / "humming-out"
-    assert not verify_folder(out, runner.work / "m").failed
+    out = folder / "work" / "humming-out"
+    assert not verify_folder(out, folder / "work" / "m").failed
     assert json.loads((out / "humming_manifest.json").read_text())["options"]["exclude"] == "down_proj"
     assert ran.outputs["cache-hit"] == "false" and len(ran.outputs["cache-key"]) == 32
     assert all(json.loads(Path(ran.outputs[k]).read_text())["version"] == "2.1.0" for k in ("plan-sarif", "verify-sarif"))
 
 
-def test_the_next_job_takes_it_from_the_cache_and_holds_it_against_the_model(runner: Runner) -> None:
-    first = runner.run(model="m", target="sm90")
-    again(runner)
-    second = runner.run(model="m", target="sm90")
-    assert second.codes == {"Plan": 0, "Look in the cache": 0, "Verify": 0}, second.said
-    assert second.outputs["cache-hit"] == "true" and second.outputs["cache-key"] == first.outputs["cache-key"]
+def test_the_next_job_takes_it_from_the_cache_and_holds_it_against_the_model(first: tuple[Path, Ran], runner: Runner) -> None:
+    ran = runner.run(model="m", **REQUEST)
+    assert ran.codes == {"Plan": 0, "Look in the cache": 0, "Verify": 0}, ran.said
+    assert ran.outputs["cache-hit"] == "true" and ran.outputs["cache-key"] == first[1].outputs["cache-key"]
 
 
-def test_another_request_is_not_taken_from_the_cache(runner: Runner) -> None:
-    runner.run(model="m", target="sm90")
-    again(runner)
-    assert "Convert" in runner.run(model="m", target="sm80").codes
+def test_another_request_is_not_taken_from_the_cache(first: tuple[Path, Ran], runner: Runner) -> None:
+    runner.skip |= {"Convert", "Verify", "Keep in the cache"}
+    ran = runner.run(model="m", **(REQUEST | {"target": "sm80", "act": "auto"}))
+    assert ran.outputs["cache-hit"] == "false" and ran.outputs["cache-key"] != first[1].outputs["cache-key"]
 
 
 def test_a_cache_that_holds_something_else_fails(runner: Runner) -> None:
-    ran = runner.run(model="m", target="sm90")
-    path = next((runner.cache / f"humming-convert-{ran.outputs['cache-key']}").glob("model-packed-*"))
+    (kept,) = runner.cache.iterdir()
+    path = next(kept.glob("model-packed-*"))
     raw = bytearray(path.read_bytes())
     raw[-9] ^= 4
     path.write_bytes(raw)
-    again(runner)
-    assert runner.run(model="m", target="sm90").codes["Verify"] == 4
+    assert runner.run(model="m", **REQUEST).codes["Verify"] == 4
 
 
 def test_a_refusal_ends_the_job_with_its_exit_code_annotations_and_sarif(runner: Runner) -> None:
@@ -82,15 +86,6 @@ def test_a_refusal_ends_the_job_with_its_exit_code_annotations_and_sarif(runner:
     assert any(line.startswith("::error ") for line in ran.said.splitlines())
     assert json.loads(Path(ran.outputs["plan-sarif"]).read_text())["runs"][0]["results"]
     assert not (runner.work / "humming-out").exists()
-
-
-def test_without_a_target_the_standard_form_is_made(runner: Runner) -> None:
-    assert runner.run(model="m", cache="false").codes == {"Plan": 0, "Convert": 0, "Verify": 0}
-    assert json.loads((runner.work / "humming-out" / "config.json").read_text())["quantization_config"]["quant_method"] == "humming"
-
-
-def test_a_way_to_verify_that_there_is_not_is_a_usage_error(runner: Runner) -> None:
-    assert runner.run(model="m", target="sm90", verify="never").codes["Verify"] == 2
 
 
 def test_an_input_never_becomes_shell_text(runner: Runner) -> None:
@@ -107,7 +102,17 @@ def told(tmp_path: Path) -> Runner:
     for name in ("work", "temporary", "cache"):
         (tmp_path / name).mkdir()
     command(tmp_path / "temporary", '#!/bin/sh\nprintf "%s\\n" "$@" >> words\nprintf "%s" "$HF_TOKEN" > token\n')
-    return Runner(tmp_path / "work", tmp_path / "temporary", tmp_path / "cache", skip=frozenset({INSTALL}))
+    return Runner(tmp_path / "work", tmp_path / "temporary", tmp_path / "cache", INSTALL)
+
+
+def test_without_a_target_the_standard_form_is_made(told: Runner) -> None:
+    told.run(model="m", cache="false")
+    words = (told.work / "words").read_text().splitlines()
+    assert words.count("--standard") == 2 and not any(w.startswith("--target") for w in words), "of plan and of convert"
+
+
+def test_a_way_to_verify_that_there_is_not_is_a_usage_error(told: Runner) -> None:
+    assert told.run(model="m", target="sm90", cache="false", verify="never").codes["Verify"] == 2
 
 
 def test_publishing_gets_the_folder_the_repository_and_the_token(told: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

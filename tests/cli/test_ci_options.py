@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from humming_convert.cli.main import application
 from tests.samples import sample
 
 CLI = [sys.executable, "-c", "from humming_convert.cli.main import run; run()"]
@@ -53,11 +55,6 @@ def test_a_refused_plan_is_told_in_full(work: Path) -> None:
     assert sum(line.startswith("::error ") and "act-illegal" in line for line in done.stderr.splitlines()) == 1
 
 
-def test_a_plan_without_errors_has_a_document_as_well(work: Path) -> None:
-    assert call("plan", "m", "--target", "sm90", "--sarif", "ok.json", cwd=work).returncode == 0
-    assert run_in(work / "ok.json")["invocations"][0] == {"executionSuccessful": True, "exitCode": 0, "toolExecutionNotifications": []}
-
-
 def test_what_is_no_finding_is_a_notification(work: Path) -> None:
     done = call("plan", "m", "--target", "sm90", "--act", "fp7", "--sarif", "usage.json", "--annotations", cwd=work)
     assert done.returncode == 2
@@ -88,8 +85,9 @@ def test_a_document_that_cannot_be_written_is_said_before_the_work(work: Path) -
 
 
 def test_the_fingerprint_stands_alone_and_is_the_one_of_the_manifest(work: Path) -> None:
-    done = call("plan", "m", "--target", "sm90", "--fingerprint", cwd=work)
+    done = call("plan", "m", "--target", "sm90", "--fingerprint", "--sarif", "ok.json", cwd=work)
     assert done.stdout == json.loads((work / "out" / "humming_manifest.json").read_text())["fingerprint"] + "\n"
+    assert run_in(work / "ok.json")["invocations"][0] == {"executionSuccessful": True, "exitCode": 0, "toolExecutionNotifications": []}
 
 
 def test_the_cache_key_stands_alone_one_line_a_target(work: Path) -> None:
@@ -100,8 +98,8 @@ def test_the_cache_key_stands_alone_one_line_a_target(work: Path) -> None:
 
 @pytest.mark.parametrize("other", ["--json", "--cache-key", "--headers-only"])
 def test_what_would_not_stand_alone_or_be_whole_is_a_usage_error(work: Path, other: str) -> None:
-    done = call("plan", "m", "--target", "sm90", "--fingerprint", other, cwd=work)
-    assert done.returncode == 2 and other in done.stderr
+    with pytest.raises(typer.BadParameter, match=other):
+        application(["plan"])(["plan", str(work / "m"), "--target", "sm90", "--fingerprint", other], standalone_mode=False)
 
 
 def test_a_refused_plan_prints_no_key(work: Path) -> None:
