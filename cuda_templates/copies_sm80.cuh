@@ -21,4 +21,17 @@ HC_FN void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
 }
 
+// What this thread has stored before is there for whoever sees what it stores after.
+HC_FN void fence_of_blocks() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+// Between blocks of one launch: not by the first-level cache, which another block's stores do not reach.
+template <class Word>
+HC_FN void store_shared_by_blocks(Word* to, Word x) {
+  __stcg(to, x);
+}
+template <class Word>
+HC_FN Word load_shared_by_blocks(const Word* from) {
+  return __ldcg(from);
+}
+
 }  // namespace hc

@@ -22,17 +22,19 @@ extern "C" __global__ void __launch_bounds__(Tuning::threads)
 }
 #elif HC_FAMILY == HC_FAMILY_mma_sm80
 #include "mma_sm80.cuh"
-extern "C" __global__ void __launch_bounds__(Tuning::threads)
+extern "C" __global__ void __launch_bounds__(Tuning::threads, Tuning::blocks)
     mma_sm80(const void* x, const hc::u32* weight, const void* weight_scale, const void* zero_point, const void* weight_scale_2,
-             const void* bias, const float* x_scale, const int* rows, const int* experts, int room, void* y, int m) {
-  hc::mma_sm80<Layer, Compute, Tuning>(x, {weight, weight_scale, zero_point, weight_scale_2, bias}, x_scale, {rows, experts, room}, y, m);
+             const void* bias, const float* x_scale, const int* rows, const int* experts, int room, void* y, int m, int* arrived, void* sums) {
+  hc::mma_sm80<Layer, Compute, Tuning>(x, {weight, weight_scale, zero_point, weight_scale_2, bias}, x_scale, {rows, experts, room},
+                                       {arrived, sums}, y, m);
 }
 #elif HC_FAMILY == HC_FAMILY_wgmma_sm90a
 #include "wgmma_sm90a.cuh"
-extern "C" __global__ void __launch_bounds__(Tuning::threads, 1)
+extern "C" __global__ void __launch_bounds__(Tuning::threads, Tuning::blocks)
     wgmma_sm90a(const void* x, const hc::u32* weight, const void* weight_scale, const void* zero_point, const void* weight_scale_2,
-                const void* bias, const float* x_scale, const int* rows, const int* experts, int room, void* y, int m) {
-  hc::wgmma_sm90a<Layer, Compute, Tuning>(x, {weight, weight_scale, zero_point, weight_scale_2, bias}, x_scale, {rows, experts, room}, y, m);
+                const void* bias, const float* x_scale, const int* rows, const int* experts, int room, void* y, int m, int* arrived, void* sums) {
+  hc::wgmma_sm90a<Layer, Compute, Tuning>(x, {weight, weight_scale, zero_point, weight_scale_2, bias}, x_scale, {rows, experts, room},
+                                          {arrived, sums}, y, m);
 }
 #elif HC_FAMILY == HC_FAMILY_mx_sm120a
 #include "mx_sm120a.cuh"

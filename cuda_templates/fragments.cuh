@@ -30,18 +30,19 @@ HC_FN constexpr int run_of(int t, int i) {
   return n;
 }
 
-// Codes t, t + 1, ... of a sub-block, one in each A bits, from bit i on.
-template <class L, int t, int i = 0>
+// Codes t, t + 1, ... of a sub-block, one in each A bits, from bit i on; beside them the bits kMore.
+template <class L, int t, u32 kMore, int i = 0>
 HC_FN u32 gather(const u32* sub_block) {
-  if constexpr (i >= L::bits) {
-    return 0;
+  constexpr BitPlace at = bit_place<L>(t, i), next = bit_place<L>(t + 1, i);
+  static_assert(next.word == at.word && next.bit == at.bit + L::act_bits, "neighbours of K lie A bits apart");
+  constexpr int kRun = run_of<L>(t, i), kRight = at.bit - i;
+  constexpr u32 kMask = in_each<L::act_bits>(((1u << kRun) - 1) << i);
+  const u32 word = sub_block[at.word];
+  const u32 moved = kRight > 0 ? word >> (kRight & 31) : word << (-kRight & 31);
+  if constexpr (i + kRun < L::bits) {
+    return (moved & kMask) | gather<L, t, kMore, i + kRun>(sub_block);
   } else {
-    constexpr BitPlace at = bit_place<L>(t, i), next = bit_place<L>(t + 1, i);
-    static_assert(next.word == at.word && next.bit == at.bit + L::act_bits, "neighbours of K lie A bits apart");
-    constexpr int kRun = run_of<L>(t, i), kRight = at.bit - i;
-    const u32 word = sub_block[at.word];
-    const u32 moved = kRight > 0 ? word >> (kRight & 31) : word << (-kRight & 31);
-    return (moved & in_each<L::act_bits>(((1u << kRun) - 1) << i)) | gather<L, t, i + kRun>(sub_block);
+    return kMore ? and_or(moved, kMask, kMore) : moved & kMask;
   }
 }
 
@@ -117,20 +118,33 @@ struct LaneWords {
     return ((i3 * 2 + (L::swapped ? i5 : i4)) * 2 + (L::swapped ? i4 : i5)) * (32 / A);
   }
 
-  // The codes of register r of row tile i, one in the low bits of each A bits.
-  template <int i, int r>
+  // Where register r of row tile i begins in the words, if its codes are whole fields of one word there.
+  static constexpr bool kFields = L::place != Place::flat && L::interleave == Interleave::mode3 && run_of<L>(0, 0) == B && 32 % B == 0;
+  static HC_FN constexpr BitPlace field(int i, int r) { return bit_place<L>(first_code(i, r), 0); }
+
+  // The word of register r of row tile i, its codes from bit kTo of each A bits on; other bits as they come.
+  template <int i, int r, int kTo>
+  HC_FN u32 moved() const {
+    static_assert(kFields, "whole fields");
+    constexpr BitPlace at = field(i, r);
+    const u32 word = words[(A == 16 ? 0 : A == 8 ? i / 2 : i) * B + at.word];
+    return at.bit > kTo ? word >> (at.bit - kTo & 31) : word << (kTo - at.bit & 31);
+  }
+
+  // The codes of register r of row tile i, one in the low bits of each A bits; beside them the bits kMore.
+  template <int i, int r, u32 kMore = 0>
   HC_FN u32 codes(int lane) const {
     if constexpr (L::interleave == Interleave::native) {
       static_assert(A == 16 && L::place == Place::standard, "native order is beside 16-bit activations");
-      return gather_one<L, first_code(i, r)>(words) | gather_one<L, first_code(i, r) + 1>(words) << 16;
+      return gather_one<L, first_code(i, r)>(words) | gather_one<L, first_code(i, r) + 1>(words) << 16 | kMore;
     } else if constexpr (L::place != Place::flat) {
-      return gather<L, first_code(i, r)>(words + (A == 16 ? 0 : A == 8 ? i / 2 : i) * B);
+      return gather<L, first_code(i, r), kMore>(words + (A == 16 ? 0 : A == 8 ? i / 2 : i) * B);
     } else if constexpr (B == A) {
-      return words[4 * i + r];
+      return words[4 * i + r] | kMore;
     } else {
       const u32 half = words[4 * i + r] >> (lane % 2 * 16) & 0xFFFFu, bytes = (half | half << 8) & 0x00FF00FFu;
       const u32 nibbles = (bytes | bytes << 4) & 0x0F0F0F0Fu;
-      return A == 8 ? nibbles : (nibbles | nibbles << 2) & 0x33333333u;
+      return (A == 8 ? nibbles : (nibbles | nibbles << 2) & 0x33333333u) | kMore;
     }
   }
 

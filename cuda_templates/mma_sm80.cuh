@@ -3,12 +3,14 @@
 // A warp multiplies a block of 64 rows of W by kTileM rows of x. Weights are operand A, from registers: a warp reads the words of its rows as they
 // lie on disk and turns them into operands a register at a time (fragments.cuh, operands.cuh). Rows of x are operand B, from shared memory by
 // ldmatrix. Both come by cp.async, T::stages tiles of K ahead (stages_sm80.cuh).
-// For few rows of x the warps of a block share 64 rows of W: each takes segments of K of its own, and their sums are added up at the end.
+// For few rows of x the warps of a block share 64 rows of W: each takes segments of K of its own, and their sums are added up at the end. And K is
+// divided into parts, for a block each (parts_sm80.cuh), so that there are blocks for the whole GPU.
 // As in mma_any, operands are exact and scales stay outside: sums over at most a group are float32 (int32 beside integers) and are scaled as they are
 // added up. Floating zero points are taken from the sums.  What it takes, and why not: gemm/mma_sm80.py.
 #pragma once
 
 #include "halves.cuh"
+#include "parts_sm80.cuh"
 #include "stages_sm80.cuh"
 #include "warp_sm80.cuh"
 
@@ -23,12 +25,17 @@ struct MmaShape : StageShape<L, T::threads, T::threads / 32 / T::warps_k, T::til
   static constexpr int kSegment = C::flush < kMost ? C::flush : kMost, kSegments = T::tile_k / kSegment, kSteps = kSegment / kStep;
   // E4M3 sums may be short of bits and are added up in float32 on the way; floating zero points are taken there
   static constexpr bool kWhole = one_scale<L, C>() && C::operand != Operand::e4m3 && L::zero != Zero::floating;
+  // parts of K, in tiles
+  static constexpr int kPart = ceil_to(Stage::kTiles, T::parts) / T::parts;
+  // sums: of a lane of a warp, and of those the ones that a thread finishes
+  static constexpr int kSums = 16 * kTilesM, kOwn = kSums / kWarpsK;
   // shared memory: stages, and then the sums of all warps
-  static constexpr int kStages = T::stages * Stage::kStageBytes, kSumBytes = kWarpsK == 1 ? 0 : T::threads * 16 * kTilesM * 4;
+  static constexpr int kStages = T::stages * Stage::kStageBytes, kSumBytes = kWarpsK == 1 ? 0 : T::threads * kSums * 4;
 
   static_assert(kSegment % kStep == 0 && T::tile_k % kSegment == 0, "whole segments");
   static_assert(C::flush >= L::shape_k || C::flush % kSegment == 0, "segments lie inside groups of scales");
-  static_assert(T::tile_m % 8 == 0 && 4 % kWarpsK == 0, "whole row tiles for each warp");
+  static_assert(T::tile_m % 8 == 0 && kSums % kWarpsK == 0, "as many sums for each warp");
+  static_assert((T::parts - 1) * kPart < Stage::kTiles, "no part is empty");
   static_assert(T::shared == (kSumBytes > kStages ? kSumBytes : kStages), "gemm/mma_sm80.py counts the same bytes");
 };
 
@@ -56,7 +63,8 @@ HC_FN constexpr u32 ones() {
 }
 
 template <class L, class C, class T>
-__device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale, const TaskLists& lists, void* y, int m) {
+__device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale, const TaskLists& lists, const PartSums& sums_of_parts, void* y,
+                         int m) {
   using S = MmaShape<L, C, T>;
   using Line = Lines<L>;
   constexpr bool kIntegers = C::operand == Operand::s8 || C::operand == Operand::s4, kFloatingZero = L::zero == Zero::floating;
@@ -69,12 +77,14 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
   if (here.expert < 0) return;
   const Tensors w = of_expert<L>(all, here.expert);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int warp_k = warp / S::kWarpsN, first_n = blockIdx.x * S::kTileN, warp_n = first_n + warp % S::kWarpsN * 64;
+  const int warp_k = warp / S::kWarpsN, first_n = blockIdx.x / T::parts * S::kTileN;
+  const int warp_n = first_n + warp % S::kWarpsN * 64;
   const bool alive = warp_n < L::shape_n;  // warps beyond N multiply with the others, and store nothing
+  const int begin = blockIdx.x % T::parts * S::kPart, end = begin + S::kPart < S::kTiles ? begin + S::kPart : S::kTiles;
   int rows[S::kRounds];
   rows_of_thread<S, C>(rows, lists, here);
   const auto copy = [&](int tile) {
-    if (tile < S::kTiles) {
+    if (tile < end) {
       copy_stage<S, L>(shared_address(shared + tile % T::stages * S::kStageBytes), static_cast<const u8*>(x), rows, w, first_n, tile);
     }
     close_copies();
@@ -83,8 +93,8 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
   using Sum = typename Choose<kIntegers, int, float>::type;
   using Total = typename Choose<S::kWhole, Sum, float>::type;
   Total total[4][S::kTilesM][4] = {};
-  for (int tile = 0; tile < T::stages - 1; tile++) copy(tile);
-  for (int tile = 0; tile < S::kTiles; tile++) {
+  for (int tile = begin; tile < begin + T::stages - 1; tile++) copy(tile);
+  for (int tile = begin; tile < end; tile++) {
     // Wait for this stage; the one before is free now
     wait_for_copies<T::stages - 2>();
     __syncthreads();
@@ -101,19 +111,20 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
 #pragma unroll
       for (int step = 0; step < S::kSteps; step++) held[step].load(lines, S::kLineWords, s * S::kSteps + step, lane);
       u32 a[4][S::kSteps][4];
+      const int n0 = alive ? warp_n : first_n;
+      u32 beside[4][2];
       float scale[4][2] = {}, zero[4][2] = {};
+      zeros_of_lane<S, L>(beside, stage, w, n0, first_n, g, k0);
+      if constexpr (!S::kWhole) scales_of_lane<S, L>(scale, stage, w, n0, first_n, g, k0);
       unrolled<0, 4>([&](auto tile_of_rows) {
         constexpr int i = decltype(tile_of_rows)::value;
-        const int n = alive ? warp_n + 16 * i + g : first_n + g;
-        const u32 beside[2] = {zero_of<S, L>(stage, w, n, first_n, k0), zero_of<S, L>(stage, w, n + 8, first_n, k0)};
 #pragma unroll
         for (int step = 0; step < S::kSteps; step++) {
-          unrolled<0, 4>([&](auto r) { a[i][step][r.value] = operand<L, C::operand, i, r.value>(held[step], lane, beside[r.value % 2]); });
+          unrolled<0, 4>([&](auto r) { a[i][step][r.value] = operand<L, C::operand, i, r.value>(held[step], lane, beside[i][r.value % 2]); });
         }
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-          if constexpr (!S::kWhole) scale[i][h] = scale_of<S, L>(stage, w, n + 8 * h, first_n, k0);
-          if constexpr (kFloatingZero) zero[i][h] = floating_zero_of<S, L>(stage, w, n + 8 * h, first_n, k0);
+          if constexpr (kFloatingZero) zero[i][h] = floating_zero_of<S, L>(stage, w, n0 + 16 * i + 8 * h + g, first_n, k0);
         }
       });
 
@@ -162,44 +173,41 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
     }
   }
 
-  // Row scales, secondary scales, bias
-  const auto finish = [&](int i, int e, Total sum) {
-    const int n = warp_n + 16 * i + g + e % 4 / 2 * 8, r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
-    if (n >= L::n || r < 0) return;
-    float value = float(sum);
-    if constexpr (S::kWhole) value = value * kUnit * weight_scale<L>(w.weight_scale, n, 0);
-    if constexpr (C::act_scale == ActScale::token) value *= x_scale[r];
-    store<C::output>(y, i64(r) * L::n + n, fmaf(value, secondary_scale<L>(w.weight_scale_2, n), bias_of<L>(w.bias, n)));
-  };
+  // What this thread finishes: of its lane's sums those from `first` on, [row tile][row tile of x][4]
+  Total own[1][S::kOwn];
+  const int first = warp_k * S::kOwn;
   if constexpr (S::kWarpsK == 1) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-#pragma unroll
-      for (int e = 0; e < 4 * S::kTilesM; e++) finish(i, e, total[i][e / 4][e % 4]);
-    }
+    for (int v = 0; v < S::kOwn; v++) own[0][v] = total[v / (4 * S::kTilesM)][v / 4 % S::kTilesM][v % 4];
   } else {
-    // Sums of all warps over their parts of K: [warp][row tile][sum][lane]; a warp finishes some row tiles
-    constexpr int kSums = 4 * S::kTilesM, kTilesOfWarp = 4 / S::kWarpsK;
+    // Sums of all warps over their parts of K: [warp][sum][lane]
     Total* const sums = reinterpret_cast<Total*>(shared) + lane;
     wait_for_copies<0>();
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-#pragma unroll
-      for (int e = 0; e < kSums; e++) sums[((warp * 4 + i) * kSums + e) * 32] = total[i][e / 4][e % 4];
-    }
+    for (int v = 0; v < S::kSums; v++) sums[(warp * S::kSums + v) * 32] = total[v / (4 * S::kTilesM)][v / 4 % S::kTilesM][v % 4];
     __syncthreads();
 #pragma unroll
-    for (int own = 0; own < kTilesOfWarp; own++) {
-      const int i = warp_k * kTilesOfWarp + own;
+    for (int v = 0; v < S::kOwn; v++) {
+      own[0][v] = 0;
 #pragma unroll
-      for (int e = 0; e < kSums; e++) {
-        Total sum = 0;
-#pragma unroll
-        for (int part = 0; part < S::kWarpsK; part++) sum += sums[(((part * S::kWarpsN + warp % S::kWarpsN) * 4 + i) * kSums + e) * 32];
-        finish(i, e, sum);
-      }
+      for (int k = 0; k < S::kWarpsK; k++) own[0][v] += sums[((k * S::kWarpsN + warp % S::kWarpsN) * S::kSums + first + v) * 32];
     }
+  }
+  if constexpr (T::parts > 1) {
+    if (!added_up<T::parts, T::threads>(own, sums_of_parts, reinterpret_cast<int*>(shared))) return;
+  }
+
+  // Row scales, secondary scales, bias
+#pragma unroll
+  for (int v = 0; v < S::kOwn; v++) {
+    const int i = (first + v) / (4 * S::kTilesM), j = (first + v) / 4 % S::kTilesM, e = (first + v) % 4;
+    const int n = warp_n + 16 * i + g + e / 2 * 8, r = row_of<C>(lists, here, here.first + j * 8 + 2 * t + e % 2);
+    if (n >= L::n || r < 0) continue;
+    float value = float(own[0][v]);
+    if constexpr (S::kWhole) value = value * kUnit * weight_scale<L>(w.weight_scale, n, 0);
+    if constexpr (C::act_scale == ActScale::token) value *= x_scale[r];
+    store<C::output>(y, i64(r) * L::n + n, fmaf(value, secondary_scale<L>(w.weight_scale_2, n), bias_of<L>(w.bias, n)));
   }
 }
 

@@ -37,7 +37,8 @@ HC_FN float decode_half(u16 bits, Half type) {
 }
 
 // 2^(code - 127); 255 is NaN (layouts.md 1).
-HC_FN float decode_e8m0(u8 code) { return code == 255 ? as_float(0x7FC00000) : power_of_two(int(code) - 127); }
+// 0 is 2^-127, a fraction without exponent; 255 is NaN: both have bit 22 beside their exponent.
+HC_FN float decode_e8m0(u8 code) { return as_float(u32(code) << 23 | (u8(code + 1) < 2 ? 1u << 22 : 0u)); }
 
 // The value of a weight code before zero points: offset binary counts from its midpoint.
 template <class L>

@@ -45,13 +45,37 @@ HC_FN u32 special_bits(u32 magnitudes) {
   }
 }
 
-// zero: of the row; without zero points the midpoint.
+// An integer that is its own fraction: 1024 (128) is put beside the codes, whose steps are 1 there.
+template <class L, Half kHalf>
+struct Fractions {
+  static constexpr int kFraction = kHalf == Half::f16 ? 10 : 7;
+  static constexpr u32 kOne = kHalf == Half::f16 ? 0x6400 : 0x4300;
+  static constexpr bool kTaken = L::kind == Kind::offset_binary && L::map == CodeMap::none && L::bits <= kFraction;
+  static constexpr u32 kBeside = kTaken ? in_each<16>(kOne) : 0u;
+};
+
+// A float whose fields are moved to those of a 16-bit one; kFactor mends the exponent.
+template <class L, Half kHalf>
+struct HalfFloat {
+  static constexpr int kFraction = Fractions<L, kHalf>::kFraction, kMagnitude = L::exponent + L::mantissa, kMove = kFraction - L::mantissa;
+  static constexpr int kBias = L::exponent ? (1 << (L::exponent ? L::exponent - 1 : 0)) - 1 : 0, kMend = (kHalf == Half::f16 ? 15 : 127) - kBias;
+  static constexpr u32 kFactor = kHalf == Half::f16 ? u32(15 + kMend) << 10 : u32(127 + kMend) << 7;
+  static constexpr bool kTaken = L::kind == Kind::floating && L::exponent > 0 && L::special == Special::none;
+  static_assert(L::kind != Kind::floating || (L::mantissa <= kFraction && L::exponent <= 5), "fields fit");
+};
+
+// codes: with kBeside.  zero: of the row; without zero points the midpoint.
 template <class L, Half kHalf>
 HC_FN u32 half_operand(u32 codes, u32 zero) {
-  constexpr int B = L::bits, kFraction = kHalf == Half::f16 ? 10 : 7;
-  constexpr u32 kOne = kHalf == Half::f16 ? 0x6400 : 0x4300;  // 1024; 128: a step is 1
-  if constexpr (L::kind == Kind::offset_binary && L::map == CodeMap::none && B <= kFraction) {
-    return subtract_two<kHalf>(codes | in_each<16>(kOne), in_each<16>(kOne | zero));
+  constexpr int B = L::bits, kFraction = Fractions<L, kHalf>::kFraction;
+  constexpr u32 kOne = Fractions<L, kHalf>::kOne;
+  if constexpr (Fractions<L, kHalf>::kTaken) {
+    return subtract_two<kHalf>(codes, in_each<16>(kOne | zero));
+  } else if constexpr (L::kind == Kind::offset_binary && L::map == CodeMap::none && B == kFraction + 1 && L::zero != Zero::floating) {
+    // one bit more than a fraction has: c - 128 is (128 + low bits) - 128 where the top bit is set, and - 256 where it is not; 256 is 0x4380
+    const u32 numbers = subtract_two<kHalf>(and_or(codes, in_each<16>(0x7F), in_each<16>(kOne)), and_or(~codes, in_each<16>(0x80), in_each<16>(kOne)));
+    if constexpr (L::zero == Zero::none) return numbers;
+    return subtract_two<kHalf>(numbers, in_each<16>(to_half<kHalf>(float(int(zero) - 128))));
   } else if constexpr (L::kind == Kind::offset_binary) {
     // bfloat16 beside wide codes, c - z one by one: with a map c >= z was stored as c - z, others as top - c
     u32 out = 0;
@@ -63,27 +87,31 @@ HC_FN u32 half_operand(u32 codes, u32 zero) {
     }
     return out;
   } else {
-    constexpr int kMagnitude = L::exponent + L::mantissa;
-    const u32 magnitudes = codes & in_each<16>((1u << kMagnitude) - 1);
-    const u32 signs = L::has_sign ? (codes << (15 - kMagnitude)) & in_each<16>(0x8000) : 0u;
+    using Number = HalfFloat<L, kHalf>;
+    const u32 magnitudes = codes & in_each<16>((1u << Number::kMagnitude) - 1);
+    const u32 signs = L::has_sign ? (codes << (15 - Number::kMagnitude)) & in_each<16>(0x8000) : 0u;
     if constexpr (L::exponent == 0) return subtract_two<kHalf>(magnitudes | in_each<16>(kOne), in_each<16>(kOne)) ^ signs;
-    static_assert(L::mantissa <= kFraction && L::exponent <= 5, "fields fit");
-    const u32 moved = magnitudes << (kFraction - L::mantissa);
-    constexpr int kBias = L::exponent ? (1 << (L::exponent ? L::exponent - 1 : 0)) - 1 : 0, kMend = (kHalf == Half::f16 ? 15 : 127) - kBias;
-    constexpr u32 kFactor = kHalf == Half::f16 ? u32(15 + kMend) << 10 : u32(127 + kMend) << 7;
-    const u32 numbers = kMend ? multiply_two<kHalf>(moved, in_each<16>(kFactor)) : moved;
-    return numbers | special_bits<L, kHalf>(magnitudes) | signs;
+    const u32 moved = magnitudes << Number::kMove | signs;
+    return (Number::kMend ? multiply_two<kHalf>(moved, in_each<16>(Number::kFactor)) : moved) | special_bits<L, kHalf>(magnitudes);
   }
+}
+
+// The same of floats that are whole fields of a word: sign and magnitude are moved to their places at once.
+template <class L, Half kHalf, int i, int r>
+HC_FN u32 half_of_fields(const LaneWords<L>& from) {
+  using Number = HalfFloat<L, kHalf>;
+  const u32 moved = from.template moved<i, r, Number::kMove>() & in_each<16>(((1u << Number::kMagnitude) - 1) << Number::kMove);
+  const u32 sign = L::has_sign ? from.template moved<i, r, 15 - Number::kMagnitude>() & in_each<16>(0x8000) : 0u;
+  return Number::kMend ? multiply_two<kHalf>(moved | sign, in_each<16>(Number::kFactor)) : moved | sign;
 }
 
 template <class L>
 HC_FN u32 e4m3_operand(u32 codes, u32 zero) {
   constexpr int B = L::bits;
   if constexpr (L::kind == Kind::offset_binary && L::map == CodeMap::midpoint) {
-    // the top bit is a sign; -1 is stored as sign and 0
+    // the top bit is a sign; -1 is stored as sign and 0: the sign moves to bit 7, and 1 is added
     static_assert(B <= 5, "integers of E4M3 end at 16");
-    const u32 negative = codes >> (B - 1) & in_each<8>(1);
-    return ((codes & in_each<8>((1u << (B - 1)) - 1)) + negative) | negative << 7;
+    return codes + (codes >> (B - 1) & in_each<8>(1)) * (129u - (1u << (B - 1)));
   } else if constexpr (L::kind == Kind::offset_binary) {
     // stored + zero beyond the top: the number is -(stored + zero - top)
     static_assert(L::map == CodeMap::zero_point && B <= 4, "integers of E4M3 end at 16");
@@ -139,15 +167,15 @@ HC_FN u32 operand(const LaneWords<L>& from, int lane, u32 zero) {
     static_assert(kOperand == Operand::e4m3 && L::bits == 4, "mode 2 is fused E2M1 beside E4M3");
     return e4m3_of_mode2<r>(from.template whole<i, r>());
   } else {
-    const u32 codes = from.template codes<i, r>(lane);
-    if constexpr (kOperand == Operand::e4m3) {
-      return e4m3_operand<L>(codes, zero);
-    } else if constexpr (kOperand == Operand::s8) {
-      return s8_operand<L>(codes, zero);
-    } else if constexpr (kOperand == Operand::s4) {
-      return s4_operand<L>(codes, zero);
+    if constexpr (kOperand == Operand::f16 || kOperand == Operand::bf16) {
+      constexpr Half kHalf = kOperand == Operand::f16 ? Half::f16 : Half::bf16;
+      if constexpr (HalfFloat<L, kHalf>::kTaken && LaneWords<L>::kFields) return half_of_fields<L, kHalf, i, r>(from);
+      return half_operand<L, kHalf>(from.template codes<i, r, Fractions<L, kHalf>::kBeside>(lane), zero);
     } else {
-      return half_operand<L, kOperand == Operand::f16 ? Half::f16 : Half::bf16>(codes, zero);
+      const u32 codes = from.template codes<i, r>(lane);
+      if constexpr (kOperand == Operand::e4m3) return e4m3_operand<L>(codes, zero);
+      if constexpr (kOperand == Operand::s8) return s8_operand<L>(codes, zero);
+      if constexpr (kOperand == Operand::s4) return s4_operand<L>(codes, zero);
     }
   }
 }

@@ -26,6 +26,7 @@ struct StageShape {
   static constexpr int kChunks = 8 * kPanels, kRowsAtOnce = kThreads / kChunks, kRounds = ceil_to(kTileM, kRowsAtOnce) / kRowsAtOnce;
   // words
   static constexpr int kLines = kTileK / Line::kColumns, kLineWords = kBlocks * Line::kBlockWords;
+  static constexpr bool kWholeK = L::shape_k % kTileK == 0, kWholeN = L::shape_n % kTileN == 0;
   // scales and zero points that change along K; others are read where they are
   static constexpr bool kScales = L::scale_place == ScalePlace::normal && L::group_k > 0;
   static constexpr bool kZeros = kScales && L::zero != Zero::none && L::zero_groups == 1;
@@ -62,16 +63,26 @@ HC_FN void rows_of_thread(int (&rows)[S::kRounds], const TaskLists& lists, const
   }
 }
 
+// Chunks of 16 bytes that the threads of a block copy in turn: f(index of a chunk).
+template <int kChunks, int kThreads, class F>
+HC_FN void each_chunk(const F& f) {
+#pragma unroll
+  for (int from = 0; from < kChunks; from += kThreads) {
+    const u32 i = threadIdx.x + from;
+    if (from + kThreads <= kChunks || i < kChunks) f(i);
+  }
+}
+
 // Lines of groups, kBytes of each for the rows of this block: of `row_bytes` there are in a line, from `first` on.
 template <class S, class L, int kBytes>
 HC_FN void copy_groups(u32 to, const void* from, int row_bytes, int first, int tile) {
   if constexpr (kBytes > 0) {
     static_assert(kBytes % 16 == 0, "whole chunks");
-    for (int i = threadIdx.x; i < S::kGroups * (kBytes / 16); i += S::kThreads) {
+    each_chunk<S::kGroups * (kBytes / 16), S::kThreads>([&](u32 i) {
       const int c = i % (kBytes / 16), wanted = tile * S::kTileK / L::group_k + i / (kBytes / 16);
-      const int group = wanted < L::groups ? wanted : L::groups - 1;
-      if (first + 16 * c < row_bytes) copy_16(to + 16 * i, static_cast<const u8*>(from) + i64(group) * row_bytes + first + 16 * c, true);
-    }
+      const int group = S::kWholeK || wanted < L::groups ? wanted : L::groups - 1;
+      if (S::kWholeN || first + 16 * c < row_bytes) copy_16(to + 16 * i, static_cast<const u8*>(from) + i64(group) * row_bytes + first + 16 * c, true);
+    });
   }
 }
 
@@ -91,36 +102,58 @@ HC_FN void copy_stage(u32 stage, const u8* x, const int (&rows)[S::kRounds], con
     if (r < S::kTileM) copy_16(to, x + (there ? i64(rows[j]) * kRowBytes + column : 0), there);
   }
   // Words; lines beyond K are the last one again, since any number times 0 is 0 where the row has no NaN; blocks beyond N stay as they are
-  constexpr int kChunksOfLine = S::kLineWords / 4;
-  const int there = (L::shape_n - first_n) / 64 * (Line::kBlockWords / 4);
-  const u32 base = stage + S::kWordsAt;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < S::kLines * kChunksOfLine; i += S::kThreads) {
-    const int c = i % kChunksOfLine, wanted = tile * S::kLines + i / kChunksOfLine, line = wanted < Line::kCount ? wanted : Line::kCount - 1;
-    if (c < there) copy_16(base + 16 * i, w.weight + line * Line::kPitch + i64(first_n / 64) * Line::kBlockWords + 4 * c, true);
-  }
+  constexpr u32 kChunksOfLine = S::kLineWords / 4;
+  const u32 there = u32(L::shape_n - first_n) / 64 * (Line::kBlockWords / 4), base = stage + S::kWordsAt;
+  const u32* const first = w.weight + i64(tile) * (S::kLines * Line::kPitch) + i64(first_n / 64) * Line::kBlockWords;
+  each_chunk<S::kLines * S::kLineWords / 4, S::kThreads>([&](u32 i) {
+    const u32 c = i % kChunksOfLine;
+    int line = i / kChunksOfLine;
+    if constexpr (!S::kWholeK) line = tile * S::kLines + line < Line::kCount ? line : Line::kCount - 1 - tile * S::kLines;
+    if (S::kWholeN || c < there) copy_16(base + 16 * i, first + line * Line::kPitch + 4 * c, true);
+  });
   copy_groups<S, L, S::kScaleBytes>(stage + S::kScalesAt, w.weight_scale, L::shape_n * scale_bytes<L>(), first_n * scale_bytes<L>(), tile);
   copy_groups<S, L, S::kZeroBytes>(stage + S::kZerosAt, w.zero_point, L::shape_n * S::kZeroBits / 8, first_n * S::kZeroBits / 8, tile);
 }
 
-// The scale of row n for the columns from k0 on, which lie in the stage or in the tensor.
-template <class S, class L>
-HC_FN float scale_of(const u8* stage, const Tensors& w, int n, int first_n, int k0) {
-  if constexpr (S::kScales) {
-    return weight_scale_at<L>(stage + S::kScalesAt, k0 % S::kTileK / L::group_k * S::kTileN + order_64(n - first_n));
-  } else {
-    return weight_scale<L>(w.weight_scale, n, weight_group<L>(k0));
+// Eight neighbours in order "64", which rows n + g, n + 8 + g, ... n + 56 + g are: from byte `at` on, kBits each, as words.
+template <int kBits>
+struct EightOfLane {
+  static constexpr int kWords = 8 * kBits / 32;
+  u32 words[kWords];
+
+  HC_FN void load(const u8* group, int block, int g) { load_words<kWords>(words, reinterpret_cast<const u32*>(group) + (block * 8 + g) * kWords); }
+  template <int j>
+  HC_FN u32 bits() const {
+    return kBits == 32 ? words[j] : words[j * kBits / 32] >> (j * kBits % 32) & ((1u << kBits % 32) - 1);
   }
+};
+
+// The scales of rows n0 + 16 i + 8 h + g of a lane for the columns from k0 on, which lie in the stage or in the tensor. n0: of a block of 64 rows.
+template <class S, class L>
+HC_FN void scales_of_lane(float (&to)[4][2], const u8* stage, const Tensors& w, int n0, int first_n, int g, int k0) {
+  EightOfLane<8 * scale_bytes<L>()> held;
+  if constexpr (S::kScales) held.load(stage + S::kScalesAt + k0 % S::kTileK / L::group_k * S::kScaleBytes, (n0 - first_n) / 64, g);
+  unrolled<0, 8>([&](auto of_lane) {
+    constexpr int j = decltype(of_lane)::value;
+    if constexpr (S::kScales) {
+      const u32 bits = held.template bits<j>();
+      to[j / 2][j % 2] = weight_scale_at<L>(&bits, 0);
+    } else {
+      to[j / 2][j % 2] = weight_scale<L>(w.weight_scale, n0 + 8 * j + g, weight_group<L>(k0));
+    }
+  });
 }
 
-// What `operand` wants beside the codes of row n.
+// What `operand` wants beside the codes of the same rows.
 template <class S, class L>
-HC_FN u32 zero_of(const u8* stage, const Tensors& w, int n, int first_n, int k0) {
-  if constexpr (S::kZeros && L::zero == Zero::integer) {
-    return u32(integer_zero_at<L>(stage + S::kZerosAt + k0 % S::kTileK / L::group_k * S::kZeroBytes, order_64(n - first_n)));
-  } else {
-    return operand_zero<L>(w.zero_point, n, k0);
-  }
+HC_FN void zeros_of_lane(u32 (&to)[4][2], const u8* stage, const Tensors& w, int n0, int first_n, int g, int k0) {
+  constexpr bool kHeld = S::kZeros && L::zero == Zero::integer;
+  EightOfLane<kHeld ? S::kZeroBits : 8> held;
+  if constexpr (kHeld) held.load(stage + S::kZerosAt + k0 % S::kTileK / L::group_k * S::kZeroBytes, (n0 - first_n) / 64, g);
+  unrolled<0, 8>([&](auto of_lane) {
+    constexpr int j = decltype(of_lane)::value;
+    to[j / 2][j % 2] = kHeld ? held.template bits<j>() : operand_zero<L>(w.zero_point, n0 + 8 * j + g, k0);
+  });
 }
 
 // The floating zero point of row n.

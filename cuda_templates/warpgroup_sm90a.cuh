@@ -16,7 +16,11 @@ HC_FN void publish_to_tensor_cores() { asm volatile("fence.proxy.async.shared::c
 
 HC_FN void ready() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 HC_FN void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-HC_FN void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+// Until at most kOpen groups are under way.
+template <int kOpen>
+HC_FN void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kOpen) : "memory");
+}
 
 // Keeps the compiler from moving reads or writes of sums across this place: it does not know that products are under way.
 template <int kCount>
@@ -47,10 +51,14 @@ HC_FN u64 describe_rows(u32 address) {
 #define HC_SUMS_8 HC_SUMS_4 ",%4,%5,%6,%7"
 #define HC_SUMS_16 HC_SUMS_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define HC_SUMS_32 HC_SUMS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define HC_SUMS_64                                                                                                           \
+  HC_SUMS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,"  \
+             "%59,%60,%61,%62,%63"
 #define HC_OUT_4(C, i) C(d[i]), C(d[i + 1]), C(d[i + 2]), C(d[i + 3])
 #define HC_OUT_8(C, i) HC_OUT_4(C, i), HC_OUT_4(C, i + 4)
 #define HC_OUT_16(C, i) HC_OUT_8(C, i), HC_OUT_8(C, i + 8)
 #define HC_OUT_32(C, i) HC_OUT_16(C, i), HC_OUT_16(C, i + 16)
+#define HC_OUT_64(C, i) HC_OUT_32(C, i), HC_OUT_32(C, i + 32)
 #define HC_WGMMA(SHAPE, TAIL, C, COUNT, A0, A1, A2, A3, B, ADD)                                                        \
   asm volatile("{ .reg .pred p; setp.ne.b32 p, " ADD ", 0; wgmma.mma_async.sync.aligned." SHAPE " {" HC_SUMS_##COUNT   \
                "}, {" A0 "," A1 "," A2 "," A3 "}, " B ", p" TAIL "; }"                                                 \
@@ -62,12 +70,13 @@ HC_FN u64 describe_rows(u32 address) {
     if constexpr (kN == 16) HC_WGMMA("m64n16" STEP TYPES, TAIL, C, 8, "%8", "%9", "%10", "%11", "%12", "%13");         \
     if constexpr (kN == 32) HC_WGMMA("m64n32" STEP TYPES, TAIL, C, 16, "%16", "%17", "%18", "%19", "%20", "%21");      \
     if constexpr (kN == 64) HC_WGMMA("m64n64" STEP TYPES, TAIL, C, 32, "%32", "%33", "%34", "%35", "%36", "%37");      \
+    if constexpr (kN == 128) HC_WGMMA("m64n128" STEP TYPES, TAIL, C, 64, "%64", "%65", "%66", "%67", "%68", "%69");    \
   } while (0)
 
 // d = a * b^T, added to d where `add`. One step of K: 16 columns of 16 bits or 32 of 8 bits.
 template <Operand kOperand, int kN>
 HC_FN void wgmma(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool add) {
-  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64, "rows of x in a tile");
+  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128, "rows of x in a tile");
   if constexpr (kOperand == Operand::f16) HC_WGMMA_OF(".f32.f16.f16", "k16", ", 1, 1, 0", "+f");
   if constexpr (kOperand == Operand::bf16) HC_WGMMA_OF(".f32.bf16.bf16", "k16", ", 1, 1, 0", "+f");
   if constexpr (kOperand == Operand::e4m3) HC_WGMMA_OF(".f32.e4m3.e4m3", "k32", ", 1, 1", "+f");

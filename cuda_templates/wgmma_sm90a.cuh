@@ -1,37 +1,46 @@
 // The Hopper kernel family: wgmma on weights in standard, packed K and flat order, beside 16-bit, E4M3 and 8-bit integer activations.
 //
-// A block makes 64 rows of W for each warp x kTileM rows of x. Weights are operand A, from registers: a warp reads the words of its own 64 rows
+// A block makes 64 rows of W for each warp of a warpgroup x kTileM rows of x. Weights are operand A, from registers: a warp reads the words of 64 rows
 // as they lie on disk and turns them into operands a register at a time (fragments.cuh, operands.cuh). Rows of x are operand B, in shared memory.
 // Both come by cp.async, kStages tiles of K ahead.
+// T::share warpgroups have the same rows, of which each takes some of the four row tiles: more rows of x then find room in the registers of one, and
+// each operand is made for more of them.
 // As in mma_any, operands are exact and scales stay outside: sums over at most a group are float32 (int32 beside integers) and are scaled as they are
 // added up.  What it takes, and why not: gemm/wgmma_sm90a.py.
 #pragma once
 
+#include "parts_sm80.cuh"
 #include "stages_sm80.cuh"
 #include "warpgroup_sm90a.cuh"
 
 namespace hc {
 
 template <class L, class C, class T>
-struct WgmmaShape : StageShape<L, T::threads, T::threads / 32, T::tile_m, T::tile_k> {
-  using Stage = StageShape<L, T::threads, T::threads / 32, T::tile_m, T::tile_k>;
+struct WgmmaShape : StageShape<L, T::threads, T::threads / 32 / T::share, T::tile_m, T::tile_k> {
+  using Stage = StageShape<L, T::threads, T::threads / 32 / T::share, T::tile_m, T::tile_k>;
   using Stage::kTileM, Stage::kTileK;
   // K: a segment is multiplied by one scale of each row; a step is one instruction
   static constexpr int kStep = 256 / L::act_bits;
   static constexpr int kSegment = C::flush < 4 * kStep ? C::flush : 4 * kStep, kSegments = kTileK / kSegment, kSteps = kSegment / kStep;
-  // row tiles that are multiplied at once: as many as registers allow, since one alone waits for itself
-  static constexpr int kBatch = kTileM <= 16 ? 4 : kTileM <= 32 ? 2 : 1, kBatches = 4 / kBatch;
+  // segments that are added up before they are scaled
+  static constexpr int kTogether = (C::flush < kTileK ? C::flush : kTileK) / kSegment;
+  // row tiles of a warpgroup; those that are multiplied at once, as many as registers allow, since one alone waits for itself
+  static constexpr int kRowTiles = 4 / T::share, kAtMost = kTileM <= 16 ? 4 : kTileM <= 32 ? 2 : 1;
+  static constexpr int kBatch = kRowTiles < kAtMost ? kRowTiles : kAtMost, kBatches = kRowTiles / kBatch;
+  static constexpr int kPart = ceil_to(Stage::kTiles, T::parts) / T::parts;  // parts of K, in tiles
   // E4M3 sums are short of bits and are added up in float32 on the way
   static constexpr bool kWhole = one_scale<L, C>() && C::operand != Operand::e4m3;
 
-  static_assert(T::threads % 128 == 0, "whole warpgroups");
+  static_assert(T::threads % (128 * T::share) == 0, "whole warpgroups");
   static_assert(kSegment % kStep == 0 && kTileK % kSegment == 0, "whole segments");
   static_assert(C::flush >= L::shape_k || C::flush % kSegment == 0, "segments lie inside groups of scales");
+  static_assert((T::parts - 1) * kPart < Stage::kTiles, "no part is empty");
   static_assert(T::shared == T::stages * Stage::kStageBytes + 1024, "gemm/wgmma_sm90a.py counts the same bytes");
 };
 
 template <class L, class C, class T>
-__device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_scale, const TaskLists& lists, void* y, int m) {
+__device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_scale, const TaskLists& lists, const PartSums& sums_of_parts, void* y,
+                            int m) {
   using S = WgmmaShape<L, C, T>;
   using Line = Lines<L>;
   constexpr int kSums = S::kTileM / 2;
@@ -45,113 +54,127 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
   const RowTile here = tile_of<L, C, S::kTileM>(lists, blockIdx.y, m);
   if (here.expert < 0) return;
   const Tensors w = of_expert<L>(all, here.expert);
-  const int first_n = blockIdx.x * S::kTileN, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int warp_n = first_n + 64 * warp;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, share = warp / 4 % T::share;
+  const int block = warp / (4 * T::share) * 4 + warp % 4, first_n = blockIdx.x / T::parts * S::kTileN, warp_n = first_n + 64 * block;
   const bool alive = warp_n < L::shape_n;  // blocks beyond N are multiplied with the others, and thrown away
+  const int begin = blockIdx.x % T::parts * S::kPart, end = begin + S::kPart < S::kTiles ? begin + S::kPart : S::kTiles;
   int rows[S::kRounds];
   rows_of_thread<S, C>(rows, lists, here);
   const auto copy = [&](int tile) {
-    if (tile < S::kTiles) {
+    if (tile < end) {
       copy_stage<S, L>(shared_address(stages + tile % T::stages * S::kStageBytes), static_cast<const u8*>(x), rows, w, first_n, tile);
     }
     close_copies();
   };
 
   using Sum = typename Choose<kIntegers, int, float>::type;
-  float total[4][kSums] = {};
-  Sum part[S::kWhole ? 4 : S::kBatch][kSums] = {};
-  for (int tile = 0; tile < T::stages - 1; tile++) copy(tile);
-  for (int tile = 0; tile < S::kTiles; tile++) {
+  float total[S::kRowTiles][kSums] = {};
+  Sum part[S::kWhole ? S::kRowTiles : S::kBatch][kSums] = {};
+  // Multiplies the row tiles from kFirst on by the tile of K in `stage`. A segment's operands are made while the one before is multiplied.
+  const auto multiply = [&](auto first_row_tile, const u8* stage, int tile) {
+    constexpr int kFirst = decltype(first_row_tile)::value, kItems = S::kBatches * S::kSegments;
+    const u32* lines = reinterpret_cast<const u32*>(stage + S::kWordsAt) + block * Line::kBlockWords;
+    const int n0 = alive ? warp_n : first_n;
+    u32 a[2][S::kBatch][S::kSteps][4];
+    const auto make_operands = [&](auto item) {
+      constexpr int kItem = decltype(item)::value, kSegment = kItem % S::kSegments, kFrom = kFirst + kItem / S::kSegments * S::kBatch;
+      u32 beside[4][2];
+      zeros_of_lane<S, L>(beside, stage, w, n0, first_n, g, tile * S::kTileK + kSegment * S::kSegment);
+#pragma unroll
+      for (int step = 0; step < S::kSteps; step++) {
+        LaneWords<L> held;
+        held.load(lines, S::kLineWords, kSegment * S::kSteps + step, lane);
+        unrolled<0, S::kBatch>([&](auto of_batch) {
+          constexpr int j = decltype(of_batch)::value, i = kFrom + j;
+          unrolled<0, 4>([&](auto r) { a[kItem % 2][j][step][r.value] = operand<L, C::operand, i, r.value>(held, lane, beside[i][r.value % 2]); });
+        });
+      }
+    };
+
+    make_operands(Constant<0>());
+    unrolled<0, kItems>([&](auto item) {
+      constexpr int kItem = decltype(item)::value, kBatch = kItem / S::kSegments, kSegment = kItem % S::kSegments;
+      constexpr int kInto = S::kWhole ? kBatch * S::kBatch : 0;
+      constexpr bool kBegins = kSegment % S::kTogether == 0, kEnds = (kSegment + 1) % S::kTogether == 0;
+      // Multiply
+      unrolled<0, S::kBatch>([&](auto j) { pin(part[kInto + j.value]); });
+      ready();
+#pragma unroll
+      for (int step = 0; step < S::kSteps; step++) {
+        constexpr int kPanelSteps = 128 / 32;
+        const int at = kSegment * S::kSteps + step;
+        const u64 b = describe_rows(shared_address(stage + at / kPanelSteps * S::kPanelBytes) + at % kPanelSteps * 32);
+        unrolled<0, S::kBatch>([&](auto j) {
+          wgmma<C::operand, S::kTileM>(part[kInto + j.value], a[kItem % 2][j.value][step], b, S::kWhole || !kBegins || step > 0);
+        });
+      }
+      close_products();
+      // Meanwhile the next operands, in the place of those of the item before
+      if constexpr (kItem + 1 < kItems) {
+        wait_for_products<1>();
+        make_operands(Constant<kItem + 1>());
+        unrolled<0, S::kBatch>([&](auto j) { pin(a[(kItem + 1) % 2][j.value]); });
+      }
+      if constexpr (!S::kWhole && kEnds) {
+        const int k0 = tile * S::kTileK + (kSegment + 1 - S::kTogether) * S::kSegment;
+        float scale[4][2];
+        scales_of_lane<S, L>(scale, stage, w, n0, first_n, g, k0);
+        wait_for_products<0>();
+        unrolled<0, S::kBatch>([&](auto j) { pin(part[kInto + j.value]); });
+        // Scale what was summed
+#pragma unroll
+        for (int j = 0; j < S::kBatch; j++) {
+#pragma unroll
+          for (int e = 0; e < kSums; e++) {
+            float factor = scale[kFirst + kBatch * S::kBatch + j][e % 4 / 2];
+            if constexpr (C::act_scale == ActScale::group) {
+              const int r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
+              const int act_group = k0 / C::act_group < kActGroups ? k0 / C::act_group : kActGroups - 1;  // beyond K there is no activation
+              factor *= r >= 0 ? x_scale[i64(r) * kActGroups + act_group] : 0.0f;
+            }
+            float& sum = total[kBatch * S::kBatch + j][e];
+            sum = fmaf(float(part[j][e]) * kUnit, factor, sum);
+          }
+        }
+      }
+    });
+    if constexpr (S::kWhole) {
+      wait_for_products<0>();
+      unrolled<0, S::kRowTiles>([&](auto j) { pin(part[j.value]); });
+    }
+  };
+
+  for (int tile = begin; tile < begin + T::stages - 1; tile++) copy(tile);
+  for (int tile = begin; tile < end; tile++) {
     // Wait for this stage; the one before is free now
     wait_for_copies<T::stages - 2>();
     publish_to_tensor_cores();
     __syncthreads();
     copy(tile + T::stages - 1);
     const u8* stage = stages + tile % T::stages * S::kStageBytes;
-    const u32* lines = reinterpret_cast<const u32*>(stage + S::kWordsAt) + warp * Line::kBlockWords;
+    unrolled<0, T::share>([&](auto of_rows) {
+      if (T::share == 1 || share == of_rows.value) multiply(Constant<of_rows.value * S::kRowTiles>(), stage, tile);
+    });
+  }
 
-#pragma unroll
-    for (int s = 0; s < S::kSegments; s++) {
-      const int k0 = tile * S::kTileK + s * S::kSegment;
-      if (k0 >= L::shape_k) break;
-      // Words of this segment: all that four row tiles need
-      LaneWords<L> held[S::kSteps];
-#pragma unroll
-      for (int step = 0; step < S::kSteps; step++) held[step].load(lines, S::kLineWords, s * S::kSteps + step, lane);
-      u32 a[S::kBatches == 1 ? 1 : 2][S::kBatch][S::kSteps][4];
-      const auto make_operands = [&](auto batch) {
-        constexpr int kNow = decltype(batch)::value;
-        unrolled<0, S::kBatch>([&](auto of_batch) {
-          constexpr int j = decltype(of_batch)::value, i = kNow * S::kBatch + j;
-          const int n = alive ? warp_n + 16 * i + g : first_n + g;
-          const u32 zero[2] = {zero_of<S, L>(stage, w, n, first_n, k0), zero_of<S, L>(stage, w, n + 8, first_n, k0)};
-#pragma unroll
-          for (int step = 0; step < S::kSteps; step++) {
-            unrolled<0, 4>([&](auto r) {
-              constexpr int kRegister = decltype(r)::value;
-              a[kNow % 2][j][step][kRegister] = operand<L, C::operand, i, kRegister>(held[step], lane, zero[kRegister % 2]);
-            });
-          }
-        });
-      };
-
-      make_operands(Constant<0>());
-      unrolled<0, S::kBatches>([&](auto batch) {
-        constexpr int kNow = decltype(batch)::value, kFirst = kNow * S::kBatch, kPart = S::kWhole ? kFirst : 0;
-        // Multiply
-        unrolled<0, S::kBatch>([&](auto i) { pin(part[kPart + i.value]); });
-        ready();
-#pragma unroll
-        for (int step = 0; step < S::kSteps; step++) {
-          constexpr int kPanelSteps = 128 / 32;
-          const int at = s * S::kSteps + step;
-          const u64 b = describe_rows(shared_address(stage + at / kPanelSteps * S::kPanelBytes) + at % kPanelSteps * 32);
-          unrolled<0, S::kBatch>([&](auto i) {
-            wgmma<C::operand, S::kTileM>(part[kPart + i.value], a[kNow % 2][i.value][step], b, S::kWhole || step > 0);
-          });
-        }
-        close_products();
-        // Meanwhile the next row tiles
-        if constexpr (kNow + 1 < S::kBatches) {
-          make_operands(Constant<kNow + 1>());
-          unrolled<0, S::kBatch>([&](auto i) { pin(a[(kNow + 1) % 2][i.value]); });
-        }
-        float scale[S::kBatch][2] = {};
-        if constexpr (!S::kWhole) {
-#pragma unroll
-          for (int i = 0; i < 2 * S::kBatch; i++) {
-            const int n = (alive ? warp_n + 16 * kFirst : first_n) + 8 * i + g;
-            scale[i / 2][i % 2] = scale_of<S, L>(stage, w, n, first_n, k0);
-          }
-        }
-        wait_for_products();
-        unrolled<0, S::kBatch>([&](auto i) { pin(part[kPart + i.value]); });
-        // Scale what was summed
-        if constexpr (!S::kWhole) {
-#pragma unroll
-          for (int i = 0; i < S::kBatch; i++) {
-#pragma unroll
-            for (int e = 0; e < kSums; e++) {
-              float factor = scale[i][e % 4 / 2];
-              if constexpr (C::act_scale == ActScale::group) {
-                const int r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
-                const int act_group = k0 / C::act_group < kActGroups ? k0 / C::act_group : kActGroups - 1;  // beyond K there is no activation
-                factor *= r >= 0 ? x_scale[i64(r) * kActGroups + act_group] : 0.0f;
-              }
-              total[kFirst + i][e] = fmaf(float(part[i][e]) * kUnit, factor, total[kFirst + i][e]);
-            }
-          }
-        }
-      });
+  if constexpr (T::parts > 1) {
+    // Sums that are not whole yet: of all parts
+    const auto add_up = [&](auto& own) { return added_up<T::parts, T::threads>(own, sums_of_parts, reinterpret_cast<int*>(shared)); };
+    wait_for_copies<0>();
+    __syncthreads();
+    if constexpr (S::kWhole) {
+      if (!add_up(part)) return;
+    } else {
+      if (!add_up(total)) return;
     }
   }
 
   // Row scales, secondary scales, bias
-  unrolled<0, 4>([&](auto tile_of_rows) {
+  unrolled<0, S::kRowTiles>([&](auto tile_of_rows) {
     constexpr int i = decltype(tile_of_rows)::value;
 #pragma unroll
     for (int e = 0; e < kSums; e++) {
-      const int n = warp_n + 16 * i + g + e % 4 / 2 * 8, r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
+      const int n = warp_n + 16 * (share * S::kRowTiles + i) + g + e % 4 / 2 * 8, r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
       if (n >= L::n || r < 0) continue;
       float sum = total[i][e];
       if constexpr (S::kWhole) sum = float(part[i][e]) * kUnit * weight_scale<L>(w.weight_scale, n, 0);

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from humming_convert.gemm import quantize_any
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
-from humming_convert.gemm.families import PLAIN, Family
+from humming_convert.gemm.families import PLAIN, Kernels
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.multiplier import Multiplier, source_of
 from humming_convert.gemm.product_f64 import product
@@ -167,7 +167,7 @@ class Checker:
     bias: Callable[[int], F64]
     given: float = 1.0
     seed: int = 0
-    family: Family = PLAIN
+    family: Kernels = PLAIN
 
     @property
     def experts(self) -> int:

@@ -82,6 +82,8 @@ class Device:
     functions: dict[tuple[str, str, int], Any] = field(default_factory=dict)
     index: int | None = None
     _loading: threading.Lock = field(default_factory=threading.Lock)
+    _sums: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    _kept: list[Any] = field(default_factory=list)
 
     def use(self) -> None:
         """Makes it the device of this thread."""
@@ -134,6 +136,18 @@ class Device:
         out = self.cupy.empty(shape, dtype)
         out.data.memset(0xFF, out.nbytes)
         return out
+
+    def part_sums(self, tiles: int, each: int) -> tuple[Any, Any]:
+        """Room for the sums of blocks that split K, `each` bytes for each of so many tiles, and a count for each: 0, as kernels leave it.
+        A stream has its own; larger room replaces it, and graphs that were made with the smaller keep that."""
+        stream = self.cupy.cuda.get_current_stream().ptr
+        arrived, sums = self._sums.get(stream, (None, None))
+        if arrived is None or arrived.size < tiles or sums.size < tiles * each:
+            arrived = self.cupy.zeros(max(tiles, 4096), np.int32)
+            sums = self.cupy.empty(max(tiles * each, 1 << 20), np.uint8)
+            self._sums[stream] = arrived, sums
+            self._kept.append((arrived, sums))
+        return arrived, sums
 
     def function(self, source: KernelSource, shared: int = 0) -> Any:
         """The kernel, loaded; compiled if no cache has it. shared: bytes of shared memory that launches ask for."""

@@ -21,6 +21,7 @@ class Family(Protocol):
 
     NAME: str
     ROWS: tuple[int, ...]  # numbers of rows that together ask for every tuning
+    PARTS: bool  # blocks may split K: the kernel takes room for their sums (parts_sm80.cuh)
 
     def why_not(self, layer: Layer, compute: Compute, sm: int) -> str | None:
         """The reason why it does not take a layer on a GPU of `sm`; None: it does."""
@@ -37,6 +38,9 @@ class Family(Protocol):
 
 PLAIN = cast(Family, mma_any)
 FAMILIES: tuple[Family, ...] = (cast(Family, wgmma_sm90a), cast(Family, mma_sm80), PLAIN)
+# which family is faster for few rows than the one that takes a layer: measured on an H200 (docs/gemm.md)
+FOR_FEW: dict[str, Family] = {wgmma_sm90a.NAME: cast(Family, mma_sm80)}
+FEW = 32
 # compiled and looked at on a machine without such a GPU: no choice before they have been run on one
 NEVER_RUN: tuple[Family, ...] = (cast(Family, mx_sm120a), cast(Family, umma_sm100a))
 
@@ -50,18 +54,53 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class ByRows:
+    """Two families that multiply the same operands: `few` up to FEW rows (with experts: rows an expert), `many` beyond."""
+
+    few: Family
+    many: Family
+
+    @property
+    def NAME(self) -> str:  # noqa: N802 as families have it
+        return f"{self.few.NAME} to {FEW} rows, {self.many.NAME}"
+
+    @property
+    def ROWS(self) -> tuple[int, ...]:  # noqa: N802
+        return (*(r for r in self.few.ROWS if r <= FEW), *(r for r in self.many.ROWS if r > FEW))
+
+    def fitted(self, layer: Layer, compute: Compute) -> Compute:
+        few, many = self.few.fitted(layer, compute), self.many.fitted(layer, compute)
+        assert few == many, (few, many)
+        return many
+
+
+Kernels = Family | ByRows
+"""What multiplies a layer, for any number of rows."""
+
+
+def at_rows(kernels: Kernels, rows: int) -> Family:
+    if isinstance(kernels, ByRows):
+        return kernels.few if rows <= FEW else kernels.many
+    return kernels
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     family: Family
     rejected: tuple[Rejected, ...]
+    kernels: Kernels
 
 
 def choose(layer: Layer, compute: Compute, sm: int, among: Sequence[Family] = FAMILIES) -> Choice:
-    """The first family that takes the layer."""
+    """The first family that takes the layer, and beside it the one that is faster for few rows."""
     rejected: list[Rejected] = []
     for family in among:
         reason = family.why_not(layer, compute, sm)
         if reason is None:
-            return Choice(family, tuple(rejected))
+            few = FOR_FEW.get(family.NAME)
+            # sm_90 has no E4M3 for mma.sync: the compiler unpacks every operand to float16
+            beside = few and family.fitted(layer, compute).operand != "e4m3" and few.why_not(layer, compute, sm) is None
+            return Choice(family, tuple(rejected), ByRows(few, family) if few and beside else family)
         rejected.append(Rejected(family.NAME, reason))
     raise AssertionError(rejected)
 

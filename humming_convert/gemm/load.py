@@ -85,7 +85,7 @@ def on_device(stored: StoredLayer, device: Device) -> LoadedLayer:
     compute = Compute.of(layer, stored.config, sm=device.sm, output=layer.half)
     choice = choose(layer, compute, device.sm)
     given = stored.given_scale() if compute.wants_given_scale else None
-    multiplier = Multiplier.of(device, layer, compute, stored.tensors(), given, choice.family)
+    multiplier = Multiplier.of(device, layer, compute, stored.tensors(), given, choice.kernels)
     return LoadedLayer(stored.name, layer.n, layer.k, layer.experts, choice, multiplier)
 
 

@@ -7,6 +7,7 @@ from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.tuning import Tuning
 
 NAME = "mma_any"
+PARTS = False
 TILE_N = 64
 ROWS = (1, 64)
 

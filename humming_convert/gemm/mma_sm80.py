@@ -6,24 +6,42 @@ Facts: layouts.md 5 (places); bytes of shared memory of a multiprocessor: CUDA C
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from humming_convert.gemm import operands
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.operands import fitted
+from humming_convert.gemm.parts import bucket, parts_of
 from humming_convert.gemm.stages import fitting, stage_bytes
 from humming_convert.gemm.tuning import Tuning
 
 __all__ = ["NAME", "ROWS", "fitted", "tuning", "why_not"]
 
 NAME = "mma_sm80"
-THREADS = 128
-SHARED = 49 * 1024  # two blocks of the 100 KB of sm_86, sm_89 and sm_120: one multiplies while the other makes operands
+PARTS = True
 STAGES = 4
 
 
-WARPS_K = {8: 4, 16: 4, 32: 2, 64: 1}  # by rows of x in a tile: few rows have few blocks, so that the warps of a block split K
-SIZES = tuple(WARPS_K)
-ROWS = SIZES
+@dataclass(frozen=True, slots=True)
+class Size:
+    """warps_n, warps_k: of a block, along rows of W and along K.  blocks: of a multiprocessor.  shared: bytes of shared memory of one."""
+
+    warps_n: int
+    warps_k: int
+    blocks: int
+    shared: int
+
+
+# By rows of x in a tile: few rows have few blocks, so that the warps of a block split K. Measured on an H200 (docs/gemm.md); one block fits
+# into the 99 KB of sm_86, sm_89 and sm_120.
+SIZES = {
+    8: Size(1, 4, 4, 45 * 1024),
+    16: Size(1, 4, 3, 74 * 1024),
+    32: Size(2, 2, 2, 99 * 1024),
+    64: Size(2, 2, 1, 99 * 1024),
+}
+ROWS = (*SIZES, 128, 256, 512, 1024)
 SEGMENT = 64  # columns of K between two scalings, at most
 PANEL = 128  # bytes of a row of x: a tile of K has whole ones
 
@@ -43,15 +61,23 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
 
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
-    tile_m = next((size for size in SIZES if rows <= size), SIZES[-1])
-    warps_k, step = WARPS_K[tile_m], 256 // layer.act_bits
-    tile_k = max(SEGMENT * warps_k, PANEL * 8 // layer.act_bits)
-    each = stage_bytes(layer, THREADS // 32 // warps_k, tile_m, tile_k)
-    stages = fitting(each, SHARED, STAGES)
-    steps = (SEGMENT if warps_k > 1 else tile_k) // step
-    sums = 0 if warps_k == 1 else THREADS * 4 * 4 * tile_m // 8 * 4  # float32, of four row tiles of all warps
-    shared = max(stages * each, sums)
-    return Tuning(threads=THREADS, tile_m=tile_m, tile_k=tile_k, stages=stages, shared=shared, warps_k=warps_k, steps=steps)
+    tile_m = next((size for size in SIZES if rows <= size), max(SIZES))
+    size, step = SIZES[tile_m], 256 // layer.act_bits
+    tile_k = max(SEGMENT * size.warps_k, PANEL * 8 // layer.act_bits)
+    each = stage_bytes(layer, size.warps_n, tile_m, tile_k)
+    stages = fitting(each, size.shared, STAGES)
+    threads = 32 * size.warps_n * size.warps_k
+    return Tuning(
+        threads=threads,
+        tile_m=tile_m,
+        tile_k=tile_k,
+        stages=stages,
+        shared=max(stages * each, 0 if size.warps_k == 1 else threads * 2 * tile_m * 4),  # float32, of all warps
+        warps_k=size.warps_k,
+        steps=(SEGMENT if size.warps_k > 1 else tile_k) // step,
+        parts=parts_of(layer, 64 * size.warps_n, tile_k, tile_m, bucket(rows, tile_m), size.blocks),
+        blocks=size.blocks,
+    )
 
 
 def tile_n(tuning: Tuning) -> int:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from humming_convert.gemm import quantize_any
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
-from humming_convert.gemm.families import PLAIN, Family
+from humming_convert.gemm.families import PLAIN, Kernels, at_rows
 from humming_convert.gemm.layer import Layer
+from humming_convert.gemm.parts import sum_bytes
 from humming_convert.gemm.source import KernelSource, kernel_source
 from humming_convert.gemm.tasks import GROUPED, Dense, Indexed, Task
 
@@ -24,13 +25,14 @@ ROLES = ("weight", "weight_scale", "zero_point", "weight_scale_2", "bias")
 BYTES = {"f32": "float32", "f16": "uint16", "bf16": "uint16"}
 
 
-def source_of(family: Family, layer: Layer, compute: Compute, rows: int, task: str | None = None) -> KernelSource:
+def source_of(kernels: Kernels, layer: Layer, compute: Compute, rows: int, task: str | None = None) -> KernelSource:
     """The kernel for about so many rows an expert.  task: that of `compute` if None."""
+    family = at_rows(kernels, rows)
     fitted = replace(family.fitted(layer, compute), task=task or compute.task)
     return kernel_source(family.NAME, layer, fitted, family.tuning(layer, fitted, rows))
 
 
-def sources(layer: Layer, compute: Compute, family: Family = PLAIN) -> list[KernelSource]:
+def sources(layer: Layer, compute: Compute, family: Kernels = PLAIN) -> list[KernelSource]:
     """Every kernel that such a layer needs, for any number of rows and any task."""
     tasks = GROUPED if layer.experts else (Dense.name,)
     out = [source_of(family, layer, compute, m, task) for task in tasks for m in family.ROWS]
@@ -48,7 +50,7 @@ class Multiplier:
     compute: Compute
     tensors: Mapping[str, Any]
     given: Any = None
-    family: Family = PLAIN
+    family: Kernels = PLAIN
 
     @classmethod
     def of(
@@ -58,7 +60,7 @@ class Multiplier:
         compute: Compute,
         packed: Mapping[str, NDArray[Any]],
         given: float | None = None,
-        family: Family = PLAIN,
+        family: Kernels = PLAIN,
     ) -> Multiplier:
         tensors = {role: device.put(packed[role]) for role in ROLES if role in packed}
         scale = None if given is None else device.put(np.asarray([given], np.float32))
@@ -77,13 +79,18 @@ class Multiplier:
         if not isinstance(task, Task):
             task = Dense() if task is None else Indexed(task)
         compute, experts = replace(self.compute, task=task.name), max(1, layer.experts)
-        tuning = self.family.tuning(layer, compute, task.each(m, experts))
+        family = at_rows(self.family, each := task.each(m, experts))
+        tuning = family.tuning(layer, compute, each)
         y = self.device.filled((m, layer.n), BYTES[compute.output])
         lists = task.lists(self.device, m, experts, tuning.tile_m)
         if lists.tiles:
-            source = kernel_source(self.family.NAME, layer, compute, tuning)
-            arguments = (q, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
-            grid = (-(-layer.n // self.family.tile_n(tuning)), lists.tiles)
+            source = kernel_source(family.NAME, layer, compute, tuning)
+            arguments: tuple[Any, ...] = (q, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
+            across = -(-layer.n // family.tile_n(tuning))
+            grid = (across * tuning.parts, lists.tiles)
+            if family.PARTS:
+                room = tuning.parts * sum_bytes(family.tile_n(tuning), tuning.tile_m)
+                arguments += self.device.part_sums(across * lists.tiles, room) if tuning.parts > 1 else (None, None)
             self.device.launch(source, grid, tuning.threads, arguments, tuning.shared)
         return y
 

@@ -62,8 +62,8 @@ def wanted_kernels(folder: Path, sm: int) -> Wanted:
             findings.error("gpu-unknown-layer", f"no kernel reads this layer: {unknown}", layer=stored.name)
             continue
         choice = choose(layer, compute, sm)
-        families[stored.name] = {"family": choice.family.NAME, "rejected": {r.family: r.reason for r in choice.rejected}}
-        for source in sources(layer, compute, choice.family):
+        families[stored.name] = {"family": choice.kernels.NAME, "rejected": {r.family: r.reason for r in choice.rejected}}
+        for source in sources(layer, compute, choice.kernels):
             out.setdefault(content_key(source, architecture(sm)), (source, set()))[1].add(stored.name)
     findings.raise_errors()
     return Wanted(out, families)

@@ -22,7 +22,7 @@ from humming_convert.gemm.cache import build_all
 from humming_convert.gemm.check import Checker, LayerCheck
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
-from humming_convert.gemm.families import PLAIN, Family, choose
+from humming_convert.gemm.families import PLAIN, Kernels, choose
 from humming_convert.gemm.layer import UnknownLayer
 from humming_convert.gemm.nvrtc import architecture
 from humming_convert.gemm.rewrite import rewrite
@@ -123,7 +123,7 @@ def verify_gpu(
 def _checker(stored: StoredLayer, device: Device, source: PlannedLayer | None, kernels: str) -> Checker:
     layer = stored.layer
     compute = Compute.of(layer, stored.config, sm=device.sm)
-    family = choose(layer, compute, device.sm).family if kernels == "chosen" else PLAIN
+    family = choose(layer, compute, device.sm).kernels if kernels == "chosen" else PLAIN
 
     def weights(e: int) -> F64:
         if source is not None and not stored.entry["lossy"]:
@@ -161,7 +161,7 @@ def _dequantized(planned: PlannedLayer, e: int) -> F64:
     return dequantized(layer.form, weight.expert_codes(context, e), small, layer.stack_n, slice(0, layer.n))
 
 
-def _tell(found: GpuVerification, stored: StoredLayer, result: LayerCheck, family: Family) -> None:
+def _tell(found: GpuVerification, stored: StoredLayer, result: LayerCheck, family: Kernels) -> None:
     for wrong in result.wrong:
         found.findings.add(
             Finding(

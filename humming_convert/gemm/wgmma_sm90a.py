@@ -6,21 +6,43 @@ Facts: layouts.md 5 (places), cuda_templates/fragments.cuh.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from humming_convert.gemm import operands
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.operands import fitted
+from humming_convert.gemm.parts import bucket, parts_of
 from humming_convert.gemm.stages import fitting, stage_bytes
 from humming_convert.gemm.tuning import Tuning
 
 __all__ = ["NAME", "ROWS", "fitted", "tuning", "why_not"]
 
 NAME = "wgmma_sm90a"
+PARTS = True
 TILE_K = 128
-SIZES = (8, 16, 32, 64)  # rows of x in a tile: sums of 64 take 128 registers
-ROWS = SIZES
-SHARED = 108 * 1024  # two blocks of 227 KB: one multiplies while the other makes operands
 STAGES = 4
+ROOM = 220 * 1024  # bytes of shared memory of a multiprocessor, of 227 KB
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """warpgroups: of a block.  share: that have the same rows of W.  blocks: of a multiprocessor."""
+
+    warpgroups: int
+    share: int
+    blocks: int
+
+
+# By rows of x in a tile: measured on an H200 (docs/gemm.md)
+SIZES = {
+    8: Size(1, 1, 1),
+    16: Size(1, 1, 1),
+    32: Size(1, 1, 1),
+    64: Size(1, 1, 1),
+    128: Size(2, 2, 1),
+}
+ROWS = (*SIZES, 256, 512, 1024)
 
 
 def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
@@ -38,12 +60,22 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
 
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
-    tile_m = next((size for size in SIZES if rows <= size), SIZES[-1])
-    threads = 128
-    each = stage_bytes(layer, threads // 32, tile_m, TILE_K)
-    stages = fitting(each, SHARED, min(STAGES, -(-layer.shape_k // TILE_K)))
-    return Tuning(threads=threads, tile_m=tile_m, tile_k=TILE_K, stages=stages, shared=stages * each + 1024)
+    tile_m = next((size for size in SIZES if rows <= size), max(SIZES))
+    size = SIZES[tile_m]
+    blocks_n, tiles = 4 * size.warpgroups // size.share, -(-layer.shape_k // TILE_K)
+    each = stage_bytes(layer, blocks_n, tile_m, TILE_K)
+    stages = fitting(each, ROOM // size.blocks - 1024, min(STAGES, tiles))
+    return Tuning(
+        threads=128 * size.warpgroups,
+        tile_m=tile_m,
+        tile_k=TILE_K,
+        stages=stages,
+        shared=stages * each + 1024,
+        parts=parts_of(layer, 64 * blocks_n, TILE_K, tile_m, bucket(rows, tile_m), size.blocks),
+        blocks=size.blocks,
+        share=size.share,
+    )
 
 
 def tile_n(tuning: Tuning) -> int:
-    return tuning.threads // 32 * 64
+    return tuning.threads // 32 // tuning.share * 64

@@ -22,7 +22,7 @@
 struct Place2 {
   unsigned x, y;
 };
-static Place2 threadIdx, blockIdx;
+static Place2 threadIdx, blockIdx, gridDim;
 
 #include "numbers.cuh"
 
@@ -150,6 +150,18 @@ inline void wait_for_copies() {
   }
 }
 
+inline void fence_of_blocks() {}
+
+// Blocks come one after the other: what one has stored is there for the next.
+template <class Word>
+void store_shared_by_blocks(Word* to, Word x) {
+  *to = x;
+}
+template <class Word>
+Word load_shared_by_blocks(const Word* from) {
+  return *from;
+}
+
 // --- warp_sm80.cuh
 
 // What each lane of this warp gives; the others' as soon as all have given theirs.
@@ -196,4 +208,9 @@ void load_blocks(u32 (&to)[kPairs][2], u32 address) {
 
 }  // namespace hc
 
+inline int atomicAdd(int* to, int x) {
+  const int was = *to;
+  *to += x;
+  return was;
+}
 inline void __syncthreads() { hc::arrive(hc::block->all, int(hc::block->fibers.size())); }

@@ -25,12 +25,13 @@ HEAD = """#include "emulated_block.hpp"
 #include "mma_sm80.cuh"
 template <class L, class C, class T>
 void launch(int columns, int tiles, int room, int late, const void* x, const hc::Tensors& w, const float* s, const hc::TaskLists& lists,
-            void* y, int m) {
+            void* y, int m, int* arrived, void* sums) {
   static hc::Block block;
+  gridDim = {unsigned(columns), unsigned(tiles)};
   for (int j = 0; j < tiles; j++)
     for (int i = 0; i < columns; i++) {
       blockIdx = {unsigned(i), unsigned(j)};
-      hc::run_block(block, T::threads, room, late, [&] { hc::mma_sm80<L, C, T>(x, w, s, lists, y, m); });
+      hc::run_block(block, T::threads, room, late, [&] { hc::mma_sm80<L, C, T>(x, w, s, lists, {arrived, sums}, y, m); });
     }
 }
 """
@@ -38,8 +39,9 @@ KERNEL = """namespace of{i} {{
 {structs}
 }}
 extern "C" void kernel{i}(int columns, int tiles, int room, int late, const void* x, const hc::u32* w, const void* ws, const void* z, const void* w2,
-                          const void* bias, const float* s, const int* rows, const int* experts, int part, void* y, int m) {{
-  launch<of{i}::Layer, of{i}::Compute, of{i}::Tuning>(columns, tiles, room, late, x, {{w, ws, z, w2, bias}}, s, {{rows, experts, part}}, y, m);
+                          const void* bias, const float* s, const int* rows, const int* experts, int part, void* y, int m, int* arrived, void* sums) {{
+  launch<of{i}::Layer, of{i}::Compute, of{i}::Tuning>(columns, tiles, room, late, x, {{w, ws, z, w2, bias}}, s, {{rows, experts, part}}, y, m,
+                                                      arrived, sums);
 }}
 """
 

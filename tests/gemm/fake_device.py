@@ -59,6 +59,9 @@ class FakeDevice(Device):
     def counts(self, counts: Any, experts: int) -> Any:
         return np.asarray(counts, np.int32)
 
+    def part_sums(self, tiles: int, each: int) -> Any:
+        return np.zeros(tiles, np.int32), np.full(tiles * each, 0xFF, np.uint8)
+
     def launch(self, source: KernelSource, grid: Any, threads: int, arguments: Any, shared: int = 0) -> None:
         getattr(self, source.name)(source.generated, *arguments)
 
@@ -97,8 +100,8 @@ class FakeDevice(Device):
                 sums = (w[of_row[r], : layer.n, : layer.k] @ x[r] + bias[of_row[r], : layer.n]).astype(np.float32)
                 y[r] = sums if compute.output == "f32" else operand_bits(sums, compute.output)
 
-    def mma_sm80(self, *arguments: Any) -> None:
-        self.mma_any(*arguments)
+    def mma_sm80(self, generated: str, *arguments: Any) -> None:
+        *before, _arrived, _sums = arguments
+        self.mma_any(generated, *before)
 
-    def wgmma_sm90a(self, *arguments: Any) -> None:
-        self.mma_any(*arguments)
+    wgmma_sm90a = mma_sm80

@@ -25,6 +25,17 @@ class Ragged(Narrow):
     columns = 96
 
 
+class Long(Narrow):
+    """Tiles of K for several blocks."""
+
+    columns = 1184
+
+
+LONG = {
+    "groups of 16 bits": Long(80, False, "BF16", "uint4", "group", 32, 0, "", "int", "none", "16", 1),
+    "a channel of 16 bits": Long(80, False, "F16", "uint8", "channel", 0, 0, "", "none", "none", "16", 1),
+    "integers": Long(80, False, "BF16", "uint8", "channel", 0, 0, "", "none", "none", "int8", 1),
+}
 NARROW = {
     "one group of activations": Narrow(80, False, "BF16", "uint8", "channel", 0, 0, "", "none", "none", "int8:128", 1),
     "a channel of 96 columns": Ragged(80, False, "BF16", "uint4", "channel", 0, 0, "", "none", "none", "16", 1),

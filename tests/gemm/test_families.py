@@ -8,7 +8,7 @@ from compile_table import inspect, tool
 from narrow_layers import NARROW, Narrow
 from needs import needs_nvrtc
 
-from humming_convert.gemm.families import FAMILIES, NEVER_RUN, PLAIN, choose, named
+from humming_convert.gemm.families import FAMILIES, FEW, NEVER_RUN, PLAIN, ByRows, at_rows, choose, named
 from humming_convert.gemm.multiplier import source_of, sources
 from humming_convert.gemm.nvrtc import architecture, compile_cubin
 
@@ -36,6 +36,29 @@ def test_every_layer_has_a_family_and_every_family_that_was_passed_over_has_a_re
         before = FAMILIES[: FAMILIES.index(choice.family)]
         assert [r.family for r in choice.rejected] == [f.NAME for f in before] and all(r.reason for r in choice.rejected)
     assert taken == {"wgmma_sm90a": 221, "mma_sm80": 45, "mma_any": 270}
+
+
+def test_few_rows_beside_hopper_s_own_instruction_go_to_mma_sync_unless_it_would_unpack_every_operand() -> None:
+    kinds = {"none": 0, "mma_sm80": 0}
+    for spec in selected():
+        case = case_of(spec, 90)
+        choice = choose(case.layer, case.compute, 90)
+        if choice.family.NAME != "wgmma_sm90a":
+            assert choice.kernels is choice.family
+            continue
+        operand = choice.family.fitted(case.layer, case.compute).operand
+        few, many = at_rows(choice.kernels, FEW), at_rows(choice.kernels, FEW + 1)
+        assert many is choice.family and ("wgmma_sm90a" if operand == "e4m3" else "mma_sm80") == few.NAME
+        kinds["none" if few is many else few.NAME] += 1
+    assert min(kinds.values()) > 50
+
+
+def test_shipped_kernels_of_two_families_are_those_of_any_number_of_rows() -> None:
+    case = case_of(fast_specs()["wgmma_sm90a"][0], 90)
+    kernels = choose(case.layer, case.compute, 90).kernels
+    assert isinstance(kernels, ByRows)
+    every = {source_of(kernels, case.layer, case.compute, m) for m in range(1, 300)}
+    assert every == set(sources(case.layer, case.compute, kernels)) and {s.name for s in every} == {"mma_sm80", "wgmma_sm90a"}
 
 
 @pytest.mark.parametrize("sm", [80, 86, 87, 89, 100, 120, 121])

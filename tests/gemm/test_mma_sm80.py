@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 from cases import Case, Spec, fast_specs, selected
 from emulated_block import EmulatedBlocks
 from emulation import COMPILER
-from narrow_layers import NARROW, Narrow
+from narrow_layers import LONG, NARROW, Narrow
 
 from humming_convert.gemm import mma_sm80, tasks
 from humming_convert.gemm.check import Checker, random_rows
 from humming_convert.gemm.multiplier import Multiplier, source_of, sources
+from humming_convert.gemm.parts import ROOM, bucket, parts_of, sum_bytes
 from humming_convert.gemm.reference import Reference
 from humming_convert.layouts import PackedLayer
 
@@ -84,7 +86,7 @@ def test_every_tile_fits_into_the_shared_memory_of_every_gpu() -> None:
         for rows in mma_sm80.ROWS:
             asked = mma_sm80.tuning(case.layer, mma_sm80.fitted(case.layer, case.compute), rows)
             assert asked.shared <= min(SHARED.values()), (spec.name, rows, asked)
-            assert asked.stages >= 2 and asked.tile_m >= rows
+            assert asked.stages >= 2 and asked.tile_m >= min(rows, 64)
 
 
 def test_every_number_of_rows_has_one_of_the_tiles() -> None:
@@ -102,7 +104,7 @@ def test_every_number_of_rows_has_one_of_the_tiles() -> None:
         64,
         64,
     ]
-    assert [mma_sm80.tile_n(mma_sm80.tuning(case.layer, compute, m)) for m in mma_sm80.ROWS] == [64, 64, 128, 256]
+    assert [mma_sm80.tile_n(mma_sm80.tuning(case.layer, compute, m)) for m in mma_sm80.ROWS] == [64, 64, 128, 128, 128, 128, 128, 128]
 
 
 # --- The kernel itself
@@ -176,6 +178,34 @@ def test_contiguous_and_masked_rows_give_what_indexed_rows_give(tmp_path: Path) 
 def test_k_that_is_one_group_or_ends_inside_a_segment(spec: Narrow, tmp_path: Path) -> None:
     assert case_of(spec).layer.shape_k == spec.shape[1]
     assert assert_right([spec, replace(spec, seed=spec.seed + 4)], tmp_path) == 2
+
+
+@needs_compiler
+@pytest.mark.parametrize("spec", LONG.values(), ids=LONG)
+def test_blocks_that_share_k_give_one_sum_the_same_each_time(spec: Narrow, tmp_path: Path) -> None:
+    checker = checker_of(case_of(spec), spec.packed())
+    compute = mma_sm80.fitted(checker.layer, checker.compute)
+    every = (1, 12, 20, 33)
+    assert all(mma_sm80.tuning(checker.layer, compute, m).parts > 1 for m in every)
+    checker.device = device = EmulatedBlocks(tmp_path, checker.sources(every))
+    found = checker.check(every)
+    assert found.ok and found.weights, [str(w) for w in found.wrong]
+    multiplier = Multiplier.of(device, checker.layer, checker.compute, checker.packed, None, mma_sm80)  # type: ignore[arg-type]
+    x = device.put(random_rows(12, checker.layer.k, checker.layer.half, np.random.default_rng(2)))
+    first = multiplier(x).copy()
+    device.late = True
+    np.testing.assert_array_equal(first.view(np.uint32), multiplier(x).view(np.uint32))
+
+
+def test_no_part_of_k_is_empty_and_sums_have_room() -> None:
+    case = case_of(fast_specs()["mma_sm80"][0])
+    for n, k, rows in itertools.product((64, 960, 4096, 28672, 151936), (64, 4096, 14336), (1, 9, 33, 300, 5000)):
+        layer = replace(case.layer, n=n, shape_n=n, k=k, shape_k=k, experts=0)
+        for tile_n, tile_k, tile_m in ((64, 256, 8), (256, 128, 64)):
+            parts = parts_of(layer, tile_n, tile_k, tile_m, bucket(rows, tile_m), 2)
+            tiles, across = -(-k // tile_k), -(-n // tile_n) * -(-rows // tile_m)
+            assert 1 <= parts <= tiles and (parts - 1) * -(-tiles // parts) < tiles
+            assert parts == 1 or across * parts * sum_bytes(tile_n, tile_m) <= ROOM
 
 
 def test_the_tiles_of_a_layer_are_its_shipped_kernels() -> None:

@@ -1,11 +1,10 @@
-"""Layers of real sizes through the same checks, with times: packing, reference, cold compiling, checking.
+"""Layers of real sizes through the same checks, by every family that takes them, with times: packing, reference, cold compiling, checking.
 
 python tests/gpu/run_large.py
 """
 
 from __future__ import annotations
 
-import itertools
 import sys
 import tempfile
 import time
@@ -18,9 +17,10 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "layouts"), str(HERE.parent.parent)
 from layer_maker import form, layer  # noqa: E402
 
 from humming_convert.gemm.cache import KernelCache, build_all  # noqa: E402
-from humming_convert.gemm.check import Checker  # noqa: E402
+from humming_convert.gemm.check import ROWS, Checker  # noqa: E402
 from humming_convert.gemm.compute import Compute  # noqa: E402
 from humming_convert.gemm.device import open_device  # noqa: E402
+from humming_convert.gemm.families import FAMILIES  # noqa: E402
 from humming_convert.gemm.layer import Layer  # noqa: E402
 from humming_convert.gemm.nvrtc import architecture  # noqa: E402
 from humming_convert.gemm.reference import Reference  # noqa: E402
@@ -56,20 +56,24 @@ def main() -> int:
         compute = Compute.of(mine, config, sm=device.sm)
         reference = Reference(config, target, ENV, packed.tensors)
         checker = Checker(device, mine, compute, dict(packed.tensors), reference.weights, reference.bias)
-        kernels = checker.sources()
-        build_all(device.cache, [(s, architecture(device.sm)) for s in kernels])
-        lap()
         reference.weights(0)
         lap()
-        found = checker.check()
-        lap()
-        seconds = [b - a for a, b in itertools.pairwise(times)]
-        failed += not found.ok
-        print(
-            f"{name:24} {n} x {k}: {'ok' if found.ok else found.wrong[0]}, {found.weights / 1e6:.0f} million weights, "
-            f"errors {max(found.products.values()):.1e}; made {seconds[0]:.1f} s, {len(kernels)} kernels {seconds[1]:.1f} s, "
-            f"one expert in numpy {seconds[2]:.1f} s, checked {seconds[3]:.1f} s"
-        )
+        print(f"{name}, {n} x {k}: made {times[1] - times[0]:.1f} s, one expert in numpy {times[2] - times[1]:.1f} s")
+        for family in FAMILIES:
+            if (reason := family.why_not(mine, compute, device.sm)) is not None:
+                print(f"    {family.NAME:12} {reason}")
+                continue
+            begin = time.perf_counter()
+            checker.family = family
+            kernels = checker.sources(ROWS)
+            build_all(device.cache, [(s, architecture(device.sm)) for s in kernels])
+            built = time.perf_counter()
+            found = checker.check(ROWS)
+            failed += not found.ok
+            print(
+                f"    {family.NAME:12} {'ok' if found.ok else found.wrong[0]}, {found.weights / 1e6:.0f} million weights, errors "
+                f"{max(found.products.values()):.1e}; {len(kernels)} kernels {built - begin:.1f} s, checked {time.perf_counter() - built:.1f} s"
+            )
     return int(bool(failed))
 
 

@@ -33,7 +33,7 @@ def chosen(device: Device, stored: StoredLayer, output: str) -> tuple[Compute, C
 def results(device: Device, stored: StoredLayer, output: str) -> list[np.ndarray]:
     layer = stored.layer
     compute, choice = chosen(device, stored, output)
-    multiplier = Multiplier.of(device, layer, compute, stored.tensors(), 0.1 if compute.wants_given_scale else None, choice.family)
+    multiplier = Multiplier.of(device, layer, compute, stored.tensors(), 0.1 if compute.wants_given_scale else None, choice.kernels)
     rng, out = np.random.default_rng(1), []
     for m in (1, 64):
         experts = rng.integers(0, layer.experts, m) if layer.experts else None
@@ -53,14 +53,14 @@ def main(folder: Path) -> int:
     start, wrong = time.perf_counter(), 0
     for s in layers:
         compute, choice = chosen(device, s, s.layer.half)
-        for source in sources(s.layer, compute, choice.family):
+        for source in sources(s.layer, compute, choice.kernels):
             device.function(source)
     loaded = time.perf_counter() - start
     start = time.perf_counter()
     first = next(iter(layers))
     compute, choice = chosen(device, first, first.layer.half)
     again = open_device(cache.KernelCache(shipped=device.cache.shipped))
-    for source in sources(first.layer, compute, choice.family):
+    for source in sources(first.layer, compute, choice.kernels):
         again.function(source)
     one = time.perf_counter() - start
     for s in layers:

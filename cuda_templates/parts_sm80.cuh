@@ -1,0 +1,44 @@
+// Parts of K that several blocks multiply: neighbours in the grid, whose sums the last of them adds up.
+//
+//   grid   x = tile of N * parts + part      y = tile of rows
+//   sums   [tile of rows][tile of N][part][sum of a thread][thread], 4 bytes each; arrived: [tile of rows][tile of N], 0 between launches
+//
+// Parts are added up in their order, whichever block comes last: the result is that of any other run.  Host side: gemm/parts.py.
+#pragma once
+
+#include "copies_sm80.cuh"
+
+namespace hc {
+
+struct PartSums {
+  int* arrived;
+  void* sums;
+};
+
+// own: the sums of this thread over this block's part.  True: this block came last, and they are those over all of K.
+// scratch: shared memory that no thread reads any more once all have come here.
+template <int kParts, int kThreads, class Sum, int kRows, int kEach>
+HC_FN bool added_up(Sum (&own)[kRows][kEach], const PartSums& to, int* scratch) {
+  static_assert(sizeof(Sum) == 4, "gemm/parts.py counts the same bytes");
+  constexpr int kOwn = kRows * kEach;
+  const int part = blockIdx.x % kParts, tile = blockIdx.y * (gridDim.x / kParts) + blockIdx.x / kParts;
+  Sum* const sums = static_cast<Sum*>(to.sums) + i64(tile) * (kParts * kOwn * kThreads) + threadIdx.x;
+#pragma unroll
+  for (int v = 0; v < kOwn; v++) store_shared_by_blocks(sums + (part * kOwn + v) * kThreads, own[v / kEach][v % kEach]);
+  fence_of_blocks();
+  __syncthreads();
+  if (threadIdx.x == 0) *scratch = atomicAdd(to.arrived + tile, 1);
+  __syncthreads();
+  if (*scratch != kParts - 1) return false;
+  fence_of_blocks();
+  if (threadIdx.x == 0) to.arrived[tile] = 0;
+#pragma unroll
+  for (int v = 0; v < kOwn; v++) {
+    own[v / kEach][v % kEach] = load_shared_by_blocks(sums + v * kThreads);
+#pragma unroll 4
+    for (int k = 1; k < kParts; k++) own[v / kEach][v % kEach] += load_shared_by_blocks(sums + (k * kOwn + v) * kThreads);
+  }
+  return true;
+}
+
+}  // namespace hc
