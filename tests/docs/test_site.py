@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,3 +59,14 @@ def test_the_check_sees_styles_that_fetch_others(tmp_path: Path) -> None:
     (tmp_path / "a.css").write_text("@import 'https://elsewhere.example/font.css';")
     done = subprocess.run([sys.executable, ROOT / "scripts" / "site_requests.py", tmp_path], capture_output=True, text=True)
     assert done.returncode == 1 and "elsewhere.example" in done.stdout
+
+
+def test_no_code_in_a_table_has_an_escaped_bar() -> None:
+    """The site would show the backslash, and without it other readers would end the cell."""
+    wrong = [
+        f"{page.name}: {line}"
+        for page in (ROOT / "docs").rglob("*.md")
+        for line in page.read_text().splitlines()
+        if line.startswith("|") and any("\\|" in code for code in re.findall(r"`[^`]*`", line))
+    ]
+    assert not wrong
