@@ -31,6 +31,7 @@ __all__ = [
     "Finding",
     "Refused",
     "UsageError",
+    "cache_key",
     "convert",
     "convert_all",
     "default_name",
@@ -86,19 +87,20 @@ def open_model(model: str | Path, findings: Findings, *, stream: bool = False) -
     return checkpoint
 
 
-def fetched(model: str | Path, out: str | Path | None = None) -> Path:
+def fetched(model: str | Path, out: str | Path | None = None, progress: Progress | None = None) -> Path:
     """The folder; of a Hub id the one in the cache, when all of it is there. As `open_model`.
 
-    out: an output; without a revision, the commit that it was made from is meant."""
+    out: an output; without a revision, the commit that it was made from is meant.  progress: told how far the weight files have come."""
     name = named(model)
     if isinstance(name, Path):
         return name
     if out is not None and name.revision is None:
         name = _made_from(Path(out), name)
+    from humming_convert.engine.progress import Counter
     from humming_convert.hub.pull import fetch_model
 
     findings = Findings()
-    folder = fetch_model(name, findings)
+    folder = fetch_model(name, findings, Counter(0, progress).fetched if progress is not None else None)
     if folder is None:
         raise Refused(findings)
     return folder
@@ -307,6 +309,13 @@ def default_name(plan: Plan) -> str:
     return f"{name}-humming-standard" if target is None else f"{name}-humming-{target.name}-{plan.request.act.replace(':', '-')}"
 
 
+def cache_key(plan: Plan) -> str:
+    """32 hex digits that are the same as long as the output's bytes are (plan/cache_key.py). Reads the files that will be copied."""
+    from humming_convert.plan.cache_key import cache_key as key_of
+
+    return key_of(plan)
+
+
 def make_how(options: Mapping[str, Any]) -> How:
     """How from plain options (names of `convert`). UsageError where they make no sense."""
     from humming_convert.engine.how import How, Part, gpu_of
@@ -453,11 +462,12 @@ def recheck(out: str | Path, *, humming_version: str) -> Recheck:
 
 
 def doctor(out: str | Path | None = None) -> list[Row]:
-    """What running kernels needs on this machine, or whether a packed folder will load here. Nothing is changed."""
+    """What running kernels and using the Hub need on this machine, or whether a packed folder will load here. Nothing is changed."""
     if out is None:
         from humming_convert.gemm.doctor import rows
+        from humming_convert.hub.doctor import rows as rows_of_hub
 
-        return rows()
+        return [*rows(), *rows_of_hub()]
     from humming_convert.serve.doctor import rows as rows_of_folder
 
     folder = Path(out)

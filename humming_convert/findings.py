@@ -95,3 +95,25 @@ class Rule(Struct, frozen=True):
     code: str
     text: str
     severity: Severity = "error"
+
+
+Giver = Literal["rule", "target", "request", "check", "machine", "load"]
+
+
+class Code(Struct, frozen=True):
+    """A finding's code for people: `when` it is given, and the `way_out`. A code may have several, one for each kind of giver.
+
+    given_by: a rule of checkpoints and of the Hub; the target's kernels; what was asked for; a check of an output; the machine; loading.
+    when: of a rule what must hold, of all others what is the case.
+    """
+
+    code: str
+    severity: Severity
+    given_by: Giver
+    when: str
+    way_out: str
+
+    @property
+    def case(self) -> str:
+        """What is the case when the code is given."""
+        return f"this does not hold: {self.when}" if self.given_by == "rule" else self.when

@@ -1,4 +1,4 @@
-"""Writes the pages that are tables of the code: formats, format-rules, lossy-steps, targets, refusals.
+"""Writes the pages that are tables of the code: formats, format-rules, lossy-steps, targets, findings, refusals, the list of decisions.
 
     python scripts/generate_docs.py [--check]
 
@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
-from pkgutil import walk_packages
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import humming_convert  # noqa: E402
+from humming_convert.ci import codes  # noqa: E402
 from humming_convert.findings import Rule  # noqa: E402
 
-ROOMS_WITH_RULES = ("checkpoint", "formats", "model", "hub")
 HUB = "hub."
 
 
@@ -38,11 +36,8 @@ def page(title: str, *parts: str) -> str:
 
 def rules() -> Iterator[tuple[Rule, str]]:
     """Every Rule of a RULES tuple, with the module that checks it."""
-    for room in ROOMS_WITH_RULES:
-        package = import_module(f"humming_convert.{room}")
-        for found in walk_packages(package.__path__, f"{package.__name__}."):
-            for rule in getattr(import_module(found.name), "RULES", ()):
-                yield rule, found.name.removeprefix("humming_convert.")
+    for found in codes.rules():
+        yield found.rule, found.module
 
 
 def format_rules() -> str:
@@ -172,12 +167,56 @@ def refusals() -> str:
     )
 
 
+def findings() -> str:
+    sections = {
+        "rule": ("What a checkpoint must keep", "An error refuses the checkpoint. The same rules with their numbers, modules and tests: [rules](format-rules.md)."),
+        "target": ("What the target's kernels do not take", "Each part of the layer is known; the combination has no kernel ([targets](targets.md))."),
+        "request": ("What was asked for", "Options, and what a plan decides."),
+        "check": ("What `verify`, `recheck` and the proof find", "Exit code 4."),
+        "machine": ("The machine and the network", "Exit code 5; what was done is kept."),
+        "load": ("When a packed folder is loaded", "By the vLLM plugin, `hc.load` and `doctor OUT`: [refusals](refusals.md). Words in braces are facts of the case."),
+    }  # fmt: skip
+
+    seen: set[str] = set()
+
+    def anchored(code: str) -> str:
+        """The first row of a code has an anchor of its name."""
+        anchor = "" if code in seen else f'<a id="{code}"></a>'
+        seen.add(code)
+        return f"{anchor}`{code}`"
+
+    def rows(giver: str) -> str:
+        mine = [c for c in codes.all_codes() if c.given_by == giver]
+        head = ("code", "kind", "what must hold" if giver == "rule" else "given when", "way out")
+        return table(head, ((anchored(c.code), c.severity, c.when, c.way_out) for c in mine))
+
+    return page(
+        "Findings",
+        "Every code that a finding can have ([what a finding is](output.md#findings)). A finding names layer, tensor and file, and its own advice knows the case: it goes\n"
+        "before the general way out here. `error` refuses or fails, `warning` goes on and says so, `note` tells what was decided; `--strict` makes errors of warnings.\n"
+        "A code may stand in several tables: who gives it decides what it means.\n",
+        *(f"## {head}\n\n{text}\n\n{rows(giver)}" for giver, (head, text) in sections.items()),
+    )
+
+
+def decisions() -> str:
+    pages = sorted(p for p in (ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    titles = ((p.name, p.read_text().partition("\n")[0].removeprefix("# ").partition(" ")) for p in pages)
+    return page(
+        "Decisions",
+        "Why it is built so: the question, what was measured, what was chosen, what would change the choice.\n",
+        table(("number", "about"), ((number, f"[{title}]({name})") for name, (number, _, title) in titles)),
+    )
+
+
 PAGES = {
     "format-rules.md": format_rules,
     "lossy-steps.md": lossy_steps,
     "formats.md": formats,
     "targets.md": targets,
+    "findings.md": findings,
     "refusals.md": refusals,
+    "decisions/README.md": decisions,
 }
 
 

@@ -35,8 +35,10 @@ class Arrivals(Protocol):
     def read(self, view: TensorView) -> NDArray[Any]:
         """A `Read` for planning: also of tensors whose file is not there."""
 
-    def begin(self, uses: Sequence[Use]) -> None:
-        """Files start to come, in the order of their first use. uses: all the work to come, in about its order."""
+    def begin(self, uses: Sequence[Use], fetched: Callable[[str, int, int], None] | None = None) -> None:
+        """Files start to come, in the order of their first use. uses: all the work to come, in about its order.
+
+        fetched: told now and then which files are coming, how many bytes are there and how many there will be, from a thread of its own."""
 
     def wait(self, use: Use, check: Callable[[], None]) -> None:
         """Returns when the files of a use are there. check: called now and then, to end the waiting by what it raises."""

@@ -91,15 +91,15 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 the edge of the program: known kinds by table, anything else is a bug and says so
         if signals.came is not None:
             return stopped(signals.came)
-        code, message, kind = _known(error)
+        code, message, kind = known(error)
         if code == exits.BUG:
             traceback.print_exc()
             message = f"internal error: {type(error).__name__}: {error}; {ISSUES}"
-        found = _findings(error)
+        found = findings_of(error)
         return end(code, "" if found else message, found, kind)
 
 
-def _known(error: Exception) -> tuple[int, str, str]:
+def known(error: Exception) -> tuple[int, str, str]:
     """(exit code, message, finding code) of an exception. Imports only what was imported already."""
     names: dict[str, tuple[int, str]] = {
         "UsageError": (exits.USAGE, "usage"),
@@ -134,7 +134,7 @@ def _known(error: Exception) -> tuple[int, str, str]:
     return exits.BUG, "", "internal-error"
 
 
-def _findings(error: Exception) -> tuple[Finding, ...]:
+def findings_of(error: Exception) -> tuple[Finding, ...]:
     """The findings that an exception carries, one or many."""
     many: tuple[Finding, ...] = tuple(getattr(error, "findings", ()))
     one = getattr(error, "finding", None)

@@ -205,3 +205,13 @@ NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress dis
 HeadersOnly = Annotated[
     bool, typer.Option("--headers-only", help="From headers and configs alone; open questions are listed.", rich_help_panel=_RUN)
 ]
+Sarif = Annotated[
+    Path | None, typer.Option("--sarif", metavar="FILE", help="The findings as SARIF 2.1.0, in a file.", rich_help_panel=_SAY)
+]
+Annotations = Annotated[
+    bool, typer.Option("--annotations", help="The findings as workflow commands of GitHub, on stderr.", rich_help_panel=_SAY)
+]
+Fingerprint = Annotated[bool, typer.Option("--fingerprint", help="Print the fingerprint alone.", rich_help_panel=_SAY)]
+CacheKey = Annotated[
+    bool, typer.Option("--cache-key", help="Print a key alone that is the same as long as the output's bytes are.", rich_help_panel=_SAY)
+]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from humming_convert.cli import options as o
+from humming_convert.cli.ci import told_to_ci
 from humming_convert.cli.request import with_request
 from humming_convert.cli.say import print_findings, print_json, size, table
 
@@ -21,6 +24,10 @@ def _plan(
     request: dict[str, Any],
     out: o.Out = None,
     headers_only: o.HeadersOnly = False,
+    fingerprint: o.Fingerprint = False,
+    cache_key: o.CacheKey = False,
+    sarif: o.Sarif = None,
+    annotations: o.Annotations = False,
     io: o.IoOption = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -31,14 +38,24 @@ def _plan(
     from humming_convert.cli.model import say_model
     from humming_convert.plan.document import plan_document
 
+    if fingerprint + cache_key + json > 1:
+        raise typer.BadParameter("--fingerprint, --cache-key and --json each print one thing alone; take one")
+    if headers_only and (fingerprint or cache_key):
+        raise typer.BadParameter("--headers-only leaves questions open whose answers the fingerprint is taken of; leave it out")
     say_model(model, quiet=json or quiet)
     targets = request.pop("target") or [None]
-    plans = api.plans(model, targets, io=o.io_of(io, "mmap"), headers_only=headers_only, **request)
+    with told_to_ci("plan", model, sarif, annotations) as heard:
+        plans = api.plans(model, targets, io=o.io_of(io, "mmap"), headers_only=headers_only, **request)
+        heard.add(f for plan in plans for f in plan.findings)
     if json:
         documents = [plan_document(p) for p in plans]
         print_json(documents[0] if len(documents) == 1 else {"plans": documents, "findings": documents[0]["findings"]})
         return
     for plan in plans:
+        if fingerprint or cache_key:
+            print_findings(plan.findings, verbose=verbose, least="error" if quiet else "note")
+            print(plan.fingerprint if fingerprint else api.cache_key(plan))
+            continue
         where = out or api.default_name(plan)
         _say(plan, Path(where) / api.default_name(plan) if out and len(plans) > 1 else Path(where), quiet=quiet, verbose=verbose)
 

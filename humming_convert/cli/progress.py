@@ -35,20 +35,25 @@ def display(*, as_json: bool, quiet: bool, clock: Callable[[], float] = time.mon
         return
     terminal = sys.stderr.isatty() and not as_json
     every = EVERY_JSON if as_json else EVERY_TERMINAL if terminal else EVERY_PLAIN
-    last = clock()
-    drawn = False
+    begun, drawn = clock(), False
+    told: dict[bool, float] = {}  # fetching and writing go on at the same time, at rates of their own
+    parts: dict[bool, str] = {}
 
     def tell(event: Event) -> None:
-        nonlocal last, drawn
-        now = clock()
-        if now - last < every and event.kind != "finish":
+        nonlocal drawn
+        now, fetching = clock(), event.kind == "fetch"
+        last = fetching and event.done == event.total
+        if now - told.get(fetching, begun) < every and event.kind != "finish" and not last:
             return
-        last = now
+        told[fetching] = now
         if as_json:
             print(json.dumps(line(event)), file=sys.stderr, flush=True)
         elif terminal:
             drawn = True
-            print(f"\r\x1b[2K{text(event)}", end="", file=sys.stderr, flush=True)
+            parts[fetching] = text(event)
+            if last:
+                del parts[fetching]
+            print(f"\r\x1b[2K{'  |  '.join(parts[k] for k in sorted(parts))}", end="", file=sys.stderr, flush=True)
         elif event.kind != "finish":
             print(text(event), file=sys.stderr, flush=True)
 
@@ -74,4 +79,5 @@ def line(event: Event) -> dict[str, object]:
 def text(event: Event) -> str:
     left = "" if event.eta is None else f"  {event.eta:.0f} s left"
     share = 100 * event.done / max(event.total, 1)
-    return f"{share:3.0f} %  {size(event.done)} of {size(event.total)}  {size(event.rate)}/s{left}  {event.name}"
+    what = "fetched " if event.kind == "fetch" else ""
+    return f"{what}{share:3.0f} %  {size(event.done)} of {size(event.total)}  {size(event.rate)}/s{left}  {event.name}"

@@ -11,7 +11,9 @@ import typer
 
 from humming_convert.cli import exits
 from humming_convert.cli import options as o
+from humming_convert.cli.ci import Heard, told_to_ci
 from humming_convert.cli.say import print_findings, print_json
+from humming_convert.findings import Finding
 
 if TYPE_CHECKING:
     from humming_convert.gemm.verify import GpuVerification
@@ -39,17 +41,37 @@ def command(
         typer.Option("--kernels", help="With --gpu: the referee's kernels, or the fastest that take each layer, which loading would use."),
     ] = Kernels.plain,
     record: Annotated[bool, typer.Option("--record/--no-record", help="With --gpu: write the results into the manifest.")] = True,
+    sarif: o.Sarif = None,
+    annotations: o.Annotations = False,
     json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> int:
+    with told_to_ci("verify", str(out), sarif, annotations) as heard:
+        return _verify(out, source, gpu, sample, kernels, record, heard, json, quiet, verbose)
+
+
+def _verify(
+    out: Path,
+    source: str | None,
+    gpu: bool,
+    sample: float | None,
+    kernels: Kernels,
+    record: bool,
+    heard: Heard,
+    json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
     from humming_convert import api
     from humming_convert.cli.model import say_model
+    from humming_convert.cli.progress import display
 
     if sample is not None and not gpu:
         raise typer.BadParameter("--sample chooses layers for --gpu")
     say_model(source, quiet=json or quiet)
-    model = api.fetched(source, out) if source is not None else None
+    with display(as_json=json, quiet=quiet) as progress:
+        model = api.fetched(source, out, progress) if source is not None else None
     found = api.verify(out, source=model)
     findings = list(found.findings)
     document, failed = found.document(), found.failed
@@ -57,12 +79,14 @@ def command(
     if gpu and not UNREADABLE & {f.code for f in findings}:
         on_gpu = _on_gpu(out, model, sample, kernels, record and not failed, json or quiet)
         if isinstance(on_gpu, str):
+            heard.add([*findings, Finding(severity="error", code="no-gpu", message=on_gpu)], exits.ENVIRONMENT)
             return _no_gpu(on_gpu, json)
         findings += list(on_gpu.findings)
         failed = failed or on_gpu.failed
         document |= {"status": "failed" if failed else "ok", "gpu": on_gpu.document(), "findings": [f.as_dict() for f in findings]}
         summary += f"\n{on_gpu.summary()}"
     code = exits.CHECK_FAILED if failed else exits.DONE
+    heard.add(findings, code)
     if json:
         print_json(document)
         return code

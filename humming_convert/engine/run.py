@@ -151,7 +151,7 @@ def _write(runs: Sequence[_Run], how: How, progress: Progress | None, packers: P
     budget = Budget(total, KEPT if how.max_memory is None else min(KEPT, total // 16))
     jobs = how.jobs or cores()
     try:
-        with _arriving(arrivals, tasks):
+        with _arriving(arrivals, tasks, counter if progress is not None else None):
             if how.engine == "ray":
                 from humming_convert.engine.on_ray import run_ray
 
@@ -175,13 +175,13 @@ def _write(runs: Sequence[_Run], how: How, progress: Progress | None, packers: P
 
 
 @contextmanager
-def _arriving(arrivals: Arrivals | None, tasks: Sequence[Task]) -> Iterator[None]:
-    """Source files come while this lasts."""
+def _arriving(arrivals: Arrivals | None, tasks: Sequence[Task], counter: Counter | None) -> Iterator[None]:
+    """Source files come while this lasts. counter: told how far they have come."""
     if arrivals is None:
         yield
         return
     try:
-        arrivals.begin(_uses(tasks))
+        arrivals.begin(_uses(tasks), counter.fetched if counter is not None else None)
         yield
     finally:
         arrivals.end()

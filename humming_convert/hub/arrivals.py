@@ -25,6 +25,7 @@ from humming_convert.checkpoint.rules import broken
 from humming_convert.checkpoint.tensors import TensorView
 from humming_convert.findings import Finding
 from humming_convert.hub import rules
+from humming_convert.hub.downloads import Fetched, State, Watch, blobs_of, missing
 from humming_convert.hub.failures import HubError
 from humming_convert.hub.fetch import fetch_file, fetch_files, remove
 from humming_convert.hub.heads import KEPT, Heads, state_of
@@ -57,12 +58,14 @@ class HubArrivals:
         self._there: dict[Path, tuple[int, int]] = {}
         self._error: BaseException | None = None
         self._open = False
+        self._to_come: frozenset[Path] = frozenset()
+        self._watch: Watch | None = None
 
     # ------------------------------------------------------------------ what the engine asks
     def read(self, view: TensorView) -> NDArray[Any]:
         return self._local(view) if view.file.exists() else self._heads.read(view)
 
-    def begin(self, uses: Sequence[Use]) -> None:
+    def begin(self, uses: Sequence[Use], fetched: Fetched | None = None) -> None:
         if self._stream is not None:
             self._stream.lock()
         self.fetch_rest()
@@ -75,7 +78,10 @@ class HubArrivals:
         self._users.update(list(self._aside))  # putting its tensors aside is one use of a file
         self._there = {}
         self._check_space()
+        self._to_come = missing(self._order)
         self._open, self._error = True, None
+        if fetched is not None and self._to_come:
+            self._watch = Watch(self._state, blobs_of(self._stream.snapshot if self._stream else self._listing.snapshot), fetched)
         for number in range(AT_ONCE):
             # daemons: an interrupted run does not wait for what it will not read
             threading.Thread(target=self._work, name=f"download {number}", daemon=True).start()
@@ -107,11 +113,21 @@ class HubArrivals:
         fetch_files(self._listing, self._rest)
 
     def end(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         with self._changed:
             self._open = False
             self._changed.notify_all()
             if self._stream is not None:
                 self._stream.unlock(clear=not any(self._users.values()))
+
+    def _state(self) -> State:
+        """Of the files that were not there at the beginning."""
+        with self._changed:
+            whole = sum(self._weights[f].nbytes for f in self._to_come if f in self._there)
+            coming = tuple(self._listing.files[f.name] for f in sorted(self._coming & self._to_come))
+        return State(whole, coming, sum(self._weights[f].nbytes for f in self._to_come))
 
     # ------------------------------------------------------------------ downloads
     def _work(self) -> None:

@@ -15,6 +15,7 @@ from humming_convert.checkpoint.folder import Checkpoint, Known
 from humming_convert.checkpoint.reading import snapshot, source_digest
 from humming_convert.findings import Findings
 from humming_convert.hub.arrivals import HubArrivals
+from humming_convert.hub.downloads import Fetched
 from humming_convert.hub.heads import Heads
 from humming_convert.hub.listing import resolve
 from humming_convert.hub.names import HubName
@@ -58,14 +59,14 @@ def open_hub(name: HubName, findings: Findings, *, stream: bool = False) -> Chec
     )
 
 
-def fetch_model(name: HubName, findings: Findings) -> Path | None:
-    """The folder in the cache with all that a conversion reads. None as `open_hub`."""
+def fetch_model(name: HubName, findings: Findings, fetched: Fetched | None = None) -> Path | None:
+    """The folder in the cache with all that a conversion reads. None as `open_hub`. fetched: told how far the weight files have come."""
     checkpoint = open_hub(name, findings)
     if checkpoint is None:
         return None
     assert checkpoint.arrivals is not None
     everything = Use(frozenset(f.path for f in checkpoint.weights))
-    checkpoint.arrivals.begin([everything])
+    checkpoint.arrivals.begin([everything], fetched)
     try:
         checkpoint.arrivals.wait(everything, lambda: None)
     finally:
