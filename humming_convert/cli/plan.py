@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from humming_convert.cli import options as o
+from humming_convert.cli.pages import check_place, write_page
 from humming_convert.cli.request import with_request
 from humming_convert.cli.say import print_findings, print_json, size, table
 
@@ -22,6 +23,7 @@ def _plan(
     out: o.Out = None,
     headers_only: o.HeadersOnly = False,
     io: o.IoOption = None,
+    html: o.HtmlFile = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
@@ -31,9 +33,14 @@ def _plan(
     from humming_convert.cli.model import say_model
     from humming_convert.plan.document import plan_document
 
+    check_place(html, model)
     say_model(model, quiet=json or quiet)
     targets = request.pop("target") or [None]
     plans = api.plans(model, targets, io=o.io_of(io, "mmap"), headers_only=headers_only, **request)
+    if html is not None:
+        from humming_convert.report.planned import report_plans
+
+        write_page(html, report_plans(plans))
     if json:
         documents = [plan_document(p) for p in plans]
         print_json(documents[0] if len(documents) == 1 else {"plans": documents, "findings": documents[0]["findings"]})
