@@ -44,7 +44,6 @@ def report_inspection(found: Inspection) -> Report:
     tables = [_sources(found)] if found.reading.layers else []
     if layers.layers:
         tables.append(_targets(layers))
-    tables += [_zero_points(z) for z in found.zero_points]
     return Report(
         title=f"{name}: what is in it",
         state=_state(tuple(findings), bool(layers.layers)),
@@ -53,6 +52,7 @@ def report_inspection(found: Inspection) -> Report:
         tables=tables,
         findings=[("Findings", tuple(findings))],
         layers=layers,
+        tail=[_zero_points(z) for z in found.zero_points],
     )
 
 

@@ -39,10 +39,11 @@ def page(report: Report) -> str:
     main = el(
         "main",
         el("header", el("h1", report.title), _state(report.state), _facts(report.facts), _about(report.about)),
-        *(_table(t) for t in report.tables),
         *(_findings(title, mine) for title, mine in report.findings),
+        *(_table(t) for t in report.tables),
         _kinds(report.layers),
         _map(report.layers),
+        *(_table(t) for t in report.tail),
         _legend(report),
     )
     body = el("body", main, data(document(report.layers), id="data"), raw("script", script))

@@ -95,7 +95,7 @@ class Table(Struct, frozen=True, kw_only=True):
 class Report(Struct, frozen=True, kw_only=True):
     """A page. state: the verdict on the whole.  facts: (label, value), the large figures.  about: (label, value), where it is from.
 
-    findings: (title, those of it).
+    findings: (title, those of it).  tail: what stands below the layers.
     """
 
     title: str
@@ -105,3 +105,4 @@ class Report(Struct, frozen=True, kw_only=True):
     tables: Sequence[Table]
     findings: Sequence[tuple[str, Sequence[Finding]]]
     layers: Map
+    tail: Sequence[Table] = ()
