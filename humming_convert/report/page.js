@@ -7,7 +7,8 @@
   const place = document.getElementById("map");
   const STEP = 200; // rows or blocks that are added at a time
   const [BLOCK, NAME, SORT, SOURCE, LINE, BYTES, RANK] = [0, 1, 2, 3, 4, 5, 6];
-  const [MARK, WHY, PADDING, PACKED] = [0, 1, 2, 3];
+  const MARK = 0;
+  const stored = doc.layers.some((x) => x[BYTES] >= 0);
   let view = doc.first;
   let onlyMark = -1;
   let wanted = "";
@@ -81,7 +82,7 @@
       ["layer", make("code", "", fullName(layer) + (layer[RANK] ? ` (${layer[RANK]})` : ""))],
       ["source", format + (parts > 1 ? `, ${parts} parts` : "")],
       ["N × K", shape],
-      ["bytes", size(layer[BYTES])],
+      ...(stored ? [["bytes", size(layer[BYTES])]] : []),
       ["packed", size(packed)],
       ["padding", padding || "–"],
       ["verdict", mark(number, why ? `${word}: ${why}` : word)],
@@ -94,7 +95,7 @@
   }
 
   function rows(layers) {
-    const heads = ["layer", "source", "N × K", "bytes", "packed", "padding", "verdict"].map((label) => {
+    const heads = ["layer", "source", "N × K", ...(stored ? ["bytes"] : []), "packed", "padding", "verdict"].map((label) => {
       const head = make("th", "", label);
       head.scope = "col";
       return head;

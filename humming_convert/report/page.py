@@ -14,12 +14,12 @@ from humming_convert.plan.inspect import size
 from humming_convert.report.html import Markup, data, digest, el, join, raw
 from humming_convert.report.inside import document
 from humming_convert.report.marks import MARKS, alike, counted, padding, percent
-from humming_convert.report.types import Cell, Map, Mark, Report, Table
+from humming_convert.report.types import Cell, Layer, Map, Mark, Report, Table
 
 HERE = Path(__file__).resolve().parent
 ROWS = 300  # of a static table; a model has some dozens of kinds of layers
 EACH = 50  # findings of one code that are listed
-OPEN = 3  # codes whose findings stand open
+OPEN = 5  # so many findings of one code stand open
 
 
 def page(report: Report) -> str:
@@ -103,17 +103,17 @@ def _findings(title: str, findings: Sequence[Finding]) -> Markup:
     by_code: dict[tuple[str, str], list[Finding]] = {}
     for f in sorted(findings, key=lambda f: SEVERITIES.index(f.severity)):
         by_code.setdefault((f.severity, f.code), []).append(f)
-    return _section(title, *(_code(mine, i < OPEN) for i, mine in enumerate(by_code.values())))
+    return _section(title, *(_code(mine) for mine in by_code.values()))
 
 
-def _code(mine: Sequence[Finding], is_open: bool) -> Markup:
+def _code(mine: Sequence[Finding]) -> Markup:
     first = mine[0]
     times = f" × {len(mine)}" if len(mine) > 1 else ""
     head = el("summary", el("span", f"{first.severity}", class_=f"severity {first.severity}"), " ", el("code", first.code), times)
     items = [el("li", *_finding(f)) for f in mine[:EACH]]
     if len(mine) > EACH:
         items.append(el("li", f"and {len(mine) - EACH} more; the command with --json lists all"))
-    return el("details", head, el("ul", *items), class_="finding", open=is_open)
+    return el("details", head, el("ul", *items), class_="finding", open=len(mine) <= OPEN)
 
 
 def _finding(f: Finding) -> Iterable[object]:
@@ -134,29 +134,22 @@ def _kinds(m: Map) -> Markup:
         return _section("Layers", el("p", "No quantized layer could be read."))
     view = m.views[m.first]
     shown = " ".join(x for x in (view.group, view.name) if x)
-    rows = []
+    stored = any(x.nbytes is not None for x in m.layers)
     found = alike(m.layers, m.first)
-    for x, name, count in found[:ROWS]:
-        v = x.verdicts[m.first]
-        share = padding(x, v)
-        sign = MARKS[v.mark]
-        said = Cell(v.mark, f"{sign.word}: {v.why}" if v.why else sign.word)
-        rows.append(
-            (
-                el("code", name),
-                count,
-                x.source,
-                x.shape,
-                "–" if x.nbytes is None else size(x.nbytes),
-                "–" if v.nbytes is None else size(v.nbytes),
-                "–" if share is None else percent(share),
-                said,
-            )
-        )
-    head = ("layers", "how many", "source", "N × K", "bytes of each", "packed", "padding", shown or "verdict")
+    head = ("layers", "how many", "source", "N × K", *(("bytes of each",) if stored else ()), "packed", "padding", shown or "verdict")
+    rows = [_kind(x, name, count, m.first, stored) for x, name, count in found[:ROWS]]
     more = [el("p", f"{len(found) - ROWS} more kinds of layers; the map below lists every layer.")] if len(found) > ROWS else []
     text = "Layers that differ in nothing but the numbers in their names stand in one row"
     return _section("Kinds of layers", el("p", f"{text}{f'; verdicts for {shown}' if shown else ''}."), grid(head, rows), *more)
+
+
+def _kind(x: Layer, name: str, count: int, view: int, stored: bool) -> tuple[object, ...]:
+    """A row of layers that are alike. stored: with the bytes in the source."""
+    v = x.verdicts[view]
+    share, word = padding(x, v), MARKS[v.mark].word
+    nbytes = ("–" if x.nbytes is None else size(x.nbytes),) if stored else ()
+    packed = ("–" if v.nbytes is None else size(v.nbytes), "–" if share is None else percent(share))
+    return (el("code", name), count, x.source, x.shape, *nbytes, *packed, Cell(v.mark, f"{word}: {v.why}" if v.why else word))
 
 
 def _map(m: Map) -> Markup:

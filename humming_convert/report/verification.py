@@ -65,16 +65,21 @@ def manifests_of(folder: Path, findings: Sequence[Finding]) -> list[tuple[int, M
 def report_verification(folder: Path, manifests: Manifests, checked: Checked) -> Report:
     """manifests: with layers, one a rank; none if they cannot be read."""
     layers = _map(manifests, checked)
+    wrong = sum(any(v.mark == "failed" for v in x.verdicts) for x in layers.layers)
+    failed = bool(checked.errors or wrong)
     packed = sum(v.verdicts[0].nbytes or 0 for v in layers.layers)
-    facts = [("layers", str(len(layers.layers))), *((f"{what} checked", str(count)) for what, count in checked.counts.items())]
+    facts = [
+        ("layers", str(len(layers.layers))),
+        *((what if what.endswith("proven") else f"{what} checked", str(count)) for what, count in checked.counts.items()),
+    ]
     if layers.layers:
         facts += [("quantized tensors", size(packed)), ("padding", _padding(layers.layers))]
     findings = [("Findings of this check", checked.findings)]
     if manifests:
         findings.append(("Findings of the conversion", tuple(Finding(**f) for f in manifests[0][1]["findings"])))
     return Report(
-        title=f"{folder.name}: verified" if not checked.errors else f"{folder.name}: verification failed",
-        state=_state(checked),
+        title=f"{folder.name}: verification failed" if failed else f"{folder.name}: verified",
+        state=_state(checked, wrong),
         facts=facts,
         about=_about(manifests[0][1]) if manifests else [("folder", folder.name)],
         tables=[t for t in (_lossy(manifests), _gpu(layers, manifests, checked), _dequantized(manifests)) if t is not None],
@@ -83,9 +88,11 @@ def report_verification(folder: Path, manifests: Manifests, checked: Checked) ->
     )
 
 
-def _state(checked: Checked) -> Cell:
-    if checked.errors:
-        return Cell("failed", f"failed: {checked.errors} error{'s' * (checked.errors > 1)}, see the findings")
+def _state(checked: Checked, wrong: int) -> Cell:
+    """wrong: layers that failed a check, also one of an earlier run that the manifest holds."""
+    if checked.errors or wrong:
+        errors = f"{checked.errors} error{'s' * (checked.errors != 1)}"
+        return Cell("failed", f"failed: {errors}, {wrong} layer{'s' * (wrong != 1)} wrong; see the findings and the layers")
     gpu = f"; {len(checked.gpu)} layers multiplied on a GPU" if checked.gpu else ""
     if checked.proven:
         return Cell("proven", f"every byte is as written, and every layer was compared with the source{gpu}")
