@@ -40,6 +40,11 @@ class Finding(Struct, frozen=True, kw_only=True):
         return f"{self.severity}[{self.code}]{at}: {self.message}{inside}{advice}"
 
 
+def harmless(text: str) -> str:
+    """Names come from files of strangers: what would steer a terminal, or turn the direction of a text, is spelled out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class Refused(Exception):
     """The checkpoint or the request cannot be converted; `findings` says all of why. Exit code 3."""
 

@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = {"humming_convert/report/page.css", "humming_convert/report/page.js"}  # data of the package
 
 FIND = """
 import json
@@ -44,7 +45,7 @@ def main() -> int:
         assert wheel.name.endswith("-py3-none-any.whl"), f"{wheel.name}: something was compiled"
         with zipfile.ZipFile(wheel) as archive:
             names = set(archive.namelist())
-        wanted = {"humming_convert/py.typed", "humming_convert/__init__.py"} | packaged("cuda_templates") | packaged("schemas")
+        wanted = {"humming_convert/py.typed", "humming_convert/__init__.py"} | PAGE | packaged("cuda_templates") | packaged("schemas")
         missing = sorted(wanted - names)
         strangers = sorted(n for n in names if not n.startswith(("humming_convert/", "humming_convert-")))
         if missing or strangers:

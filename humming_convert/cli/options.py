@@ -199,6 +199,10 @@ Stream = Annotated[bool, typer.Option("--stream", help="Hub id: remove each fetc
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished or foreign folder, atomically.", rich_help_panel=_RUN)]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Discard what an interrupted run left.", rich_help_panel=_RUN)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=_SAY)]
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write a page for people too: one file that needs no network.", rich_help_panel=_SAY),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Errors only.", rich_help_panel=_SAY)]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Every finding, one by one.", rich_help_panel=_SAY)]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress display.", rich_help_panel=_SAY)]

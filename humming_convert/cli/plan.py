@@ -9,6 +9,7 @@ import typer
 
 from humming_convert.cli import options as o
 from humming_convert.cli.ci import told_to_ci
+from humming_convert.cli.pages import check_place, write_page
 from humming_convert.cli.request import with_request
 from humming_convert.cli.say import print_findings, print_json, size, table
 
@@ -29,6 +30,7 @@ def _plan(
     sarif: o.Sarif = None,
     annotations: o.Annotations = False,
     io: o.IoOption = None,
+    html: o.HtmlFile = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
@@ -42,11 +44,16 @@ def _plan(
         raise typer.BadParameter("--fingerprint, --cache-key and --json each print one thing alone; take one")
     if headers_only and (fingerprint or cache_key):
         raise typer.BadParameter("--headers-only leaves questions open whose answers the fingerprint is taken of; leave it out")
+    check_place(html, model)
     say_model(model, quiet=json or quiet)
     targets = request.pop("target") or [None]
     with told_to_ci("plan", model, sarif, annotations) as heard:
         plans = api.plans(model, targets, io=o.io_of(io, "mmap"), headers_only=headers_only, **request)
         heard.add(f for plan in plans for f in plan.findings)
+    if html is not None:
+        from humming_convert.report.planned import report_plans
+
+        write_page(html, report_plans(plans))
     if json:
         documents = [plan_document(p) for p in plans]
         print_json(documents[0] if len(documents) == 1 else {"plans": documents, "findings": documents[0]["findings"]})

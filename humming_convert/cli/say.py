@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from humming_convert.findings import SEVERITIES, Finding
+from humming_convert.findings import SEVERITIES, Finding, harmless
 
 if TYPE_CHECKING:
     from humming_convert.engine.run import Result
@@ -42,11 +42,6 @@ def print_findings(findings: Iterable[Finding], *, verbose: bool, stream: TextIO
                     head, _, rest = line.partition("]")
                     paint = f"{COLOURS[severity]}{head}]\x1b[0m" if coloured(stream) else f"{head}]"
                     print(paint + harmless(rest), file=stream)
-
-
-def harmless(text: str) -> str:
-    """Names come from files of strangers: what would steer the terminal is spelled out."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _lines(found: Sequence[Finding], verbose: bool) -> list[str]:

@@ -12,11 +12,13 @@ import typer
 from humming_convert.cli import exits
 from humming_convert.cli import options as o
 from humming_convert.cli.ci import Heard, told_to_ci
+from humming_convert.cli.pages import check_place, write_page
 from humming_convert.cli.say import print_findings, print_json
 from humming_convert.findings import Finding
 
 if TYPE_CHECKING:
     from humming_convert.gemm.verify import GpuVerification
+    from humming_convert.report.verification import GpuResults
 
 HELP = "Check a finished folder: digests, headers, shapes; with --source the round trip; with --gpu every layer multiplied."
 UNREADABLE = frozenset({"no-manifest", "manifest-damaged", "tensor-missing", "tensor-differs"})  # findings after which no kernel can run
@@ -43,12 +45,13 @@ def command(
     record: Annotated[bool, typer.Option("--record/--no-record", help="With --gpu: write the results into the manifest.")] = True,
     sarif: o.Sarif = None,
     annotations: o.Annotations = False,
+    html: o.HtmlFile = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> int:
     with told_to_ci("verify", str(out), sarif, annotations) as heard:
-        return _verify(out, source, gpu, sample, kernels, record, heard, json, quiet, verbose)
+        return _verify(out, source, gpu, sample, kernels, record, heard, html, json, quiet, verbose)
 
 
 def _verify(
@@ -59,6 +62,7 @@ def _verify(
     kernels: Kernels,
     record: bool,
     heard: Heard,
+    html: Path | None,
     json: bool,
     quiet: bool,
     verbose: bool,
@@ -69,6 +73,7 @@ def _verify(
 
     if sample is not None and not gpu:
         raise typer.BadParameter("--sample chooses layers for --gpu")
+    check_place(html, out)
     say_model(source, quiet=json or quiet)
     with display(as_json=json, quiet=quiet) as progress:
         model = api.fetched(source, out, progress) if source is not None else None
@@ -76,15 +81,19 @@ def _verify(
     findings = list(found.findings)
     document, failed = found.document(), found.failed
     summary = found.summary()
+    results: GpuResults = {}
     if gpu and not UNREADABLE & {f.code for f in findings}:
         on_gpu = _on_gpu(out, model, sample, kernels, record and not failed, json or quiet)
         if isinstance(on_gpu, str):
             heard.add([*findings, Finding(severity="error", code="no-gpu", message=on_gpu)], exits.ENVIRONMENT)
             return _no_gpu(on_gpu, json)
         findings += list(on_gpu.findings)
+        results = on_gpu.results
         failed = failed or on_gpu.failed
         document |= {"status": "failed" if failed else "ok", "gpu": on_gpu.document(), "findings": [f.as_dict() for f in findings]}
         summary += f"\n{on_gpu.summary()}"
+    if html is not None:
+        _write(html, out, findings, found.checked, results)
     code = exits.CHECK_FAILED if failed else exits.DONE
     heard.add(findings, code)
     if json:
@@ -94,6 +103,13 @@ def _verify(
     if not quiet:
         print(summary)
     return code
+
+
+def _write(file: Path, out: Path, findings: list[Finding], counts: dict[str, int], gpu: GpuResults) -> None:
+    from humming_convert.report.verification import Checked, manifests_of, report_verification
+
+    checked = Checked(findings=tuple(findings), counts=counts, gpu=gpu)
+    write_page(file, report_verification(out, manifests_of(out, checked.findings), checked))
 
 
 def _on_gpu(out: Path, source: Path | None, sample: float | None, kernels: Kernels, record: bool, silent: bool) -> GpuVerification | str:

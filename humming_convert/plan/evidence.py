@@ -55,7 +55,7 @@ class ZeroPoints(Struct, frozen=True, kw_only=True):
     def document(self) -> dict[str, Any]:
         return {"bits": self.bits, "stored": list(self.counts), "modules": self.kinds, "distance": self.distance}
 
-    def _bins(self) -> list[tuple[str, int]]:
+    def bins(self) -> list[tuple[str, int]]:
         """(value or range of values, how often); more than ROWS values are put together."""
         stored = [(str(v), c) for v, c in enumerate(self.counts) if c]
         if len(stored) <= ROWS:
@@ -65,7 +65,7 @@ class ZeroPoints(Struct, frozen=True, kw_only=True):
         return [(label, c) for label, c in ranges if c]
 
     def lines(self) -> list[str]:
-        bins = self._bins()
+        bins = self.bins()
         total, most = sum(self.counts), max(count for _, count in bins)
         out = [
             f"zero points as stored, {self.bits} bits: " + "; ".join(f"{n} module{'s' * (n > 1)} {KINDS[k]}" for k, n in self.kinds.items())
@@ -160,7 +160,7 @@ def target_lines(found: dict[str, list[Verdict]]) -> list[str]:
         for v in each:
             if not v.legal:
                 key = (v.act, v.reason)
-                reasons.setdefault(key, _letter(len(reasons)))
+                reasons.setdefault(key, letter(len(reasons)))
             cells.append("yes" if v.legal else reasons[(v.act, v.reason)])
         rows.setdefault(tuple(cells), []).append(target)
     acts = [v.act for v in next(iter(found.values()))]
@@ -168,13 +168,13 @@ def target_lines(found: dict[str, list[Verdict]]) -> list[str]:
     out = [" ".join(["  " + " " * width, *(f"{a:>6}" for a in acts)])]
     out += [" ".join(["  " + " ".join(names).ljust(width), *(f"{c:>6}" for c in cells)]) for cells, names in rows.items()]
     whose = {(v.act, v.reason): v for each in found.values() for v in each}
-    for (act, reason), letter in reasons.items():
+    for (act, reason), sign in reasons.items():
         v = whose[(act, reason)]
         where = f" ({v.layers} layer{'s' * (v.layers > 1)}, the first {v.first})" if v.layers else ""
-        out.append(f"  {letter:>2}  {act}: {reason}{where}")
+        out.append(f"  {sign:>2}  {act}: {reason}{where}")
     return out
 
 
-def _letter(i: int) -> str:
+def letter(i: int) -> str:
     """a .. z, aa, ab, ..."""
-    return (_letter(i // 26 - 1) if i >= 26 else "") + chr(ord("a") + i % 26)
+    return (letter(i // 26 - 1) if i >= 26 else "") + chr(ord("a") + i % 26)

@@ -52,12 +52,12 @@ class Inspection(Struct, frozen=True, kw_only=True):
     def kinds(self) -> list[tuple[str, int, int]]:
         """(description, modules, bytes)."""
         count: Counter[str] = Counter()
-        size: Counter[str] = Counter()
+        nbytes: Counter[str] = Counter()
         for x in self.reading.layers:
             kind = f"{x.family}: {describe(x.form)}"
             count[kind] += x.experts or 1
-            size[kind] += sum(v.nbytes for v in x.source)
-        return [(k, count[k], size[k]) for k in sorted(count)]
+            nbytes[kind] += sum(v.nbytes for v in x.source)
+        return [(k, count[k], nbytes[k]) for k in sorted(count)]
 
     def verdicts(self) -> dict[str, list[Verdict]]:
         """Target -> a verdict for each usual activation, over all quantized layers."""
@@ -114,8 +114,8 @@ class Inspection(Struct, frozen=True, kw_only=True):
             f"{c.name}: {c.model_type or 'unknown model type'}, {MODEL_DTYPES.get(c.dtype, c.dtype)}, {len(c.tensors)} tensors in {len(c.weights)} files"
         ]
         lines += [f"  quantization: {s.place}" for s in c.sections]
-        lines += [f"  {count:6} modules {_size(size):>9}  {kind}" for kind, count, size in self.kinds()]
-        lines.append(f"  {len(plain):6} tensors {_size(sum(v.nbytes for v in plain)):>9}  not quantized")
+        lines += [f"  {count:6} modules {size(nbytes):>9}  {kind}" for kind, count, nbytes in self.kinds()]
+        lines.append(f"  {len(plain):6} tensors {size(sum(v.nbytes for v in plain)):>9}  not quantized")
         if verbose:
             lines += [f"    {x.name}: {x.n} x {x.k}, {describe(x.form)}" for x in self.reading.layers]
         for z in self.zero_points:
@@ -127,7 +127,7 @@ class Inspection(Struct, frozen=True, kw_only=True):
         return "\n".join(lines)
 
 
-def _size(nbytes: float) -> str:
+def size(nbytes: float) -> str:
     """1.5 GB: decimal units, three digits."""
     for unit in ("B", "kB", "MB", "GB"):
         if nbytes < 1000:
