@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -25,7 +25,8 @@ from humming_convert.passes.calls import NUMBER
 from humming_convert.proof.stream import ExpertStream, Turned
 
 WINDOW = 1 << 16  # packed words (256 KB) at a time: these, the source's and both files' pages are half of a second-level cache
-KEPT = 32  # programs; of a model's layers some dozen differ, and one takes up to a megabyte
+KEPT = 64  # programs; of a model's layers some dozen differ, and one takes up to a megabyte
+Made = TypeVar("Made")
 
 # bases after the program's own: the output's descriptor, the byte of it where the expert begins, the window's words, times, what proofs
 # count, the digests of file and tensor, rows that are to be turned, aux values by arrangement; then three for each slot
@@ -62,20 +63,24 @@ class Listed(Struct, frozen=True):
         return max(((r1 - r0) * self.turned[slot].row_bytes for slot, r0, r1 in self.bands), default=0)
 
 
-_kept: dict[Hashable, Listed] = {}
+_kept: dict[Hashable, Any] = {}
 _lock = threading.Lock()  # two workers that list at a time would make tables of their own, whose addresses differ
 
 
-def program_of(expert: ExpertStream) -> Listed:
-    """The program of the expert's sort, made once."""
-    sort = expert.sort
+def kept(sort: Hashable, make: Callable[[], Made]) -> Made:
+    """What is made for all of one sort, made once."""
     with _lock:
-        found = _kept.get(sort)
+        found: Made | None = _kept.get(sort)
         if found is None:
             if len(_kept) >= KEPT:
                 del _kept[next(iter(_kept))]  # the oldest
-            found = _kept[sort] = listed(expert)
+            found = _kept[sort] = make()
         return found
+
+
+def program_of(expert: ExpertStream) -> Listed:
+    """The program of the expert's sort."""
+    return kept(expert.sort, lambda: listed(expert))
 
 
 def listed(expert: ExpertStream) -> Listed:
@@ -134,7 +139,7 @@ class _Lister:
 
     def _turning(self, bands: list[tuple[int, int, int]]) -> _Part:
         """Reads all bands and turns them. These calls are the first window's; their time has a row of its own, after the windows'."""
-        listing, doing = Listing(), _Doing()
+        listing, doing = Listing(), Doing()
         blocks = self._expert.weight.of_expert(self._expert.expert)
 
         def mark(phase: int) -> None:
@@ -193,13 +198,13 @@ class _Lister:
 
     def _part(self, numbers: Sequence[int]) -> _Part | None:
         """Some windows; None where one of them needs Python."""
-        listing, doing = Listing(), _Doing()
+        listing, doing = Listing(), Doing()
         for number in numbers:
             if not self._add(listing, doing, number):
                 return None
         return _Part(listing.done(), np.array(doing.rows, np.int64).reshape(-1, 3))
 
-    def _add(self, listing: Listing, doing: _Doing, number: int) -> bool:
+    def _add(self, listing: Listing, doing: Doing, number: int) -> bool:
         expert, window = self._expert, self._windows[number]
         ahead, words = expert.ahead(window, turned=self._turned), self._words[: window.words]
         memory = self._memories(ahead.pieces)
@@ -259,7 +264,7 @@ class _Part(Struct, frozen=True):
     doing: NDArray[np.int64]
 
 
-class _Doing:
+class Doing:
     """What each call of a listing does."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from humming_convert.engine import programs
 from humming_convert.engine.digest import Digest, update_call
 from humming_convert.engine.output import OutputWriter, as_bytes, read_into
 from humming_convert.engine.programs import MARKS, shaped, slot_base
-from humming_convert.engine.worker import PHASES, Phase, Worker
+from humming_convert.engine.worker import Worker
 from humming_convert.proof.stream import Ahead, ExpertStream, Step
 
 PIECE = 1 << 18  # bytes written and read back at once, step by step: what was written is still in L2 when it is read
@@ -108,7 +108,7 @@ def _copy_in_list(view: TensorView, writer: OutputWriter, at: int, worker: Worke
         done, error = passes.make(calls, done)
         block = done // many
         writer.advance(sum(n for _, n in blocks[before:block]))
-        _count(worker, times[before:block], ("read", "write", "prove"))
+        worker.clock.noted(times[before:block], ("read", "write", "prove"))
         if done == len(calls):
             break
         if done % many == many - 2:  # the comparison
@@ -148,13 +148,6 @@ def _copies(
         listing.call(passes.function("memcmp"), source, back, n)
         listing.call(clock, time.CLOCK_MONOTONIC, stamp + 48)
     return listing.done().calls
-
-
-def _count(worker: Worker, times: NDArray[np.int64], phases: tuple[Phase, ...]) -> None:
-    """Adds up what calls noted: times [windows, phases + 1, (seconds, nanoseconds)]."""
-    at = times[..., 0] * 10**9 + times[..., 1]
-    for phase, nanoseconds in zip(phases, np.diff(at, axis=1).sum(0).tolist(), strict=True):
-        worker.clock.seconds[phase] += nanoseconds / 1e9
 
 
 class _Calls:
@@ -222,6 +215,7 @@ class _Calls:
                 _one(self._expert, self._expert.step(ahead), self._writer, self._at, self._digest, self._worker)
                 last += 1
             number = last
+        self._worker.clock.noted(self._times)
 
     def _once_more(self, number: int) -> None:
         """A sampled window that calls wrote, proved without them too: its source is read again from where Python says it is, its words from
@@ -249,9 +243,6 @@ class _Calls:
             done, error = passes.make(calls, done + 1)
         self._writer.advance(end - start)
         self._expert.compared += int(self._listed.codes[number:last].sum())
-        _count(self._worker, self._times[number:last], PHASES)
-        if number == 0:
-            _count(self._worker, self._times[-1:], PHASES)
 
     def _again(self, doing: int, number: int, piece: int, error: OSError | None) -> None:
         """What a call did not do, or not all of, from Python. error: why; a call that was interrupted is made again."""
