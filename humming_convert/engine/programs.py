@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from humming_convert import passes
@@ -24,6 +24,7 @@ from humming_convert.passes import BLOCK, STRIP, At, Listing, Program
 from humming_convert.passes.calls import NUMBER
 from humming_convert.proof.stream import ExpertStream, Turned
 
+LIST = 1 << 23  # packed bytes in a list: a stop is noticed after every one
 WINDOW = 1 << 16  # packed words (256 KB) at a time: these, the source's and both files' pages are half of a second-level cache
 KEPT = 64  # programs; of a model's layers some dozen differ, and one takes up to a megabyte
 Made = TypeVar("Made")
@@ -43,6 +44,20 @@ def slot_base(slot: int, which: int) -> int:
     return SLOTS + 3 * slot + which
 
 
+class List(Struct, frozen=True):
+    """Windows number .. last, the last not among them. first, end: their calls; nbytes: of their words; listed: False for one window that
+    needs Python; sampled: the last one is to be proved once more."""
+
+    number: int
+    last: int
+    first: int
+    end: int
+    nbytes: int
+    codes: int
+    listed: bool
+    sampled: bool
+
+
 class Listed(Struct, frozen=True):
     """windows: of one expert, in order.  starts: first call of each, and the end; equal where a window needs Python.
     doing: [calls, 3]: what a call does, the number of its window and of its piece.  codes: of each window.
@@ -57,6 +72,31 @@ class Listed(Struct, frozen=True):
     """slot -> bytes of the largest window's; slots that are read once are not here"""
     turned: dict[int, Turned]
     bands: list[tuple[int, int, int]]
+    _lists: dict[frozenset[int], list[List]] = field(default_factory=dict)
+
+    def lists(self, sampled: frozenset[int]) -> list[List]:
+        """All windows as lists of some megabytes, made once. A sampled window is the last of its list: its words are still there."""
+        found = self._lists.get(sampled)
+        if found is None:
+            found = self._lists[sampled] = self._divided(sampled)
+        return found
+
+    def _divided(self, sampled: frozenset[int]) -> list[List]:
+        out: list[List] = []
+        starts, number = self.starts.tolist(), 0
+        while number < len(self.windows):
+            last, nbytes = number, 0
+            while last < len(self.windows) and starts[last] < starts[last + 1] and nbytes < LIST:
+                nbytes += 4 * self.windows[last].words
+                last += 1
+                if last - 1 in sampled:
+                    break
+            listed = last > number
+            last = max(last, number + 1)
+            codes = int(self.codes[number:last].sum())
+            out.append(List(number, last, starts[number], starts[last], nbytes, codes, listed, last - 1 in sampled))
+            number = last
+        return out
 
     @property
     def band_bytes(self) -> int:
@@ -166,7 +206,7 @@ class _Lister:
         for what in (WRITE, BACK):
             rows = np.flatnonzero(doing[:, 0] == what)
             number, calls, bases = doing[rows, 1], program.calls[rows], program.call_bases[rows]
-            assert np.array_equal(number, np.unique(doing[:, 1])), what
+            assert np.array_equal(number, np.flatnonzero(np.bincount(doing[:, 1]))), what  # numpy's unique imports its masked arrays
             assert np.array_equal(
                 calls[:, 1:], np.stack([0 * number, 0 * number, 4 * words[number], 4 * first[number], 4 * words[number]], 1)
             )
