@@ -34,6 +34,7 @@ from humming_convert.standard.lossy import Meter
 OUT, EXPERT, SOURCE, PLACED, TIMES, RESULT, FILE_DIGEST, TENSOR_DIGEST, TABLE, COUNTS, PARTS = range(2, 13)
 DESCRIPTOR, OFFSET = range(2)  # of a part
 NUMBERS = 1 << 16  # of 16 bits
+COUNTED = (1 << 32) - 1  # scales in counts of 32 bits
 
 
 class _Listed(Struct, frozen=True):
@@ -90,7 +91,7 @@ def _listed(stream: ScaleStream) -> _Listed:
         mark(number, 1)
         places = []
         for i, p in enumerate(stream.parts):
-            shape, here = stream.shape(p, many), At(SOURCE, starts[i])
+            shape, here = stream.sort.shape(i, many), At(SOURCE, starts[i])
             if stream.cast is not None:
                 passes.add_look_up(listing, here, At(TABLE), At(COUNTS), p.n * many)
             places.append((shape, here, At(PLACED, passes.placed_at(shape, p.row, 0))))
@@ -120,7 +121,7 @@ def write_scales(streams: Sequence[ScaleStream], writer: OutputWriter, worker: W
     counts[...] = 0
     left = 0
     for stream in streams:
-        if left + stream.n * stream.g >= 1 << 32:  # as many as a count of 32 bits can hold
+        if left + stream.n * stream.g > COUNTED:
             _record(stream, counts, meter)
             counts[...] = left = 0
         left += stream.n * stream.g

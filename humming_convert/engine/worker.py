@@ -46,8 +46,8 @@ class Clock:
 
     def noted(self, times: NDArray[np.int64], phases: tuple[Phase, ...] = PHASES) -> None:
         """Adds up what calls noted, as clock_gettime gives it: times [windows, phases + 1, (seconds, nanoseconds)]."""
-        spent = (times[:, 1:] - times[:, :-1]).sum(0).tolist()
-        for phase, (seconds, nanoseconds) in zip(phases, spent, strict=True):
+        total = times.sum(0)  # of differences: seconds since the machine's start, times some thousand windows
+        for phase, (seconds, nanoseconds) in zip(phases, (total[1:] - total[:-1]).tolist(), strict=True):
             self.seconds[phase] += seconds + nanoseconds / 1e9
 
     @contextmanager

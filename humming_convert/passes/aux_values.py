@@ -79,8 +79,9 @@ def aux_row_offset(kind: str, n: int, pitch: int) -> int:
 
 def address(array: NDArray[Any]) -> int:
     """Of the array's first byte."""
+    buffer: Any = array  # numpy's types are no buffers to mypy
     try:
-        return addressof(c_char.from_buffer(array))
+        return addressof(c_char.from_buffer(buffer))
     except (TypeError, ValueError, BufferError):  # empty, read-only, with gaps, or of a dtype without a buffer: three times slower
         return int(array.__array_interface__["data"][0])
 

@@ -8,16 +8,18 @@ Facts: layouts.md 6; architecture.md 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from functools import cached_property
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from humming_convert import passes
 from humming_convert.checkpoint.tensors import DTYPES, Read
 from humming_convert.layouts import scales_apart
+from humming_convert.layouts.config import ScalePlace
 from humming_convert.layouts.scales import unplace_scale
 from humming_convert.plan.types import PlannedLayer
 from humming_convert.proof.failed import ProofFailed
@@ -35,6 +37,44 @@ ReadFile = Callable[[int, int], NDArray[np.uint8]]
 """(offset, bytes) -> what the output file holds there."""
 
 
+class ScaleSort(Struct, frozen=True, kw_only=True):
+    """All that decides how the scales [n, g] of an expert move, whatever their files and values. size: bytes of one; cast: whether a table rounds
+    them; parts: (first row, rows, stored as [g, rows])."""
+
+    place: ScalePlace
+    ppu: bool
+    n: int
+    g: int
+    size: int
+    cast: bool
+    parts: tuple[tuple[int, int, bool], ...]
+
+    def shape(self, part: int, groups: int) -> passes.ScaleShape:
+        """A part of a window of so many groups, as the pass is told of it."""
+        _, n, turned = self.parts[part]
+        strides = (self.size, n * self.size) if turned else (groups * self.size, self.size)
+        return passes.ScaleShape(place=self.place, ppu=self.ppu, n=n, g=groups, n_total=self.n, width=8 * self.size, strides=strides)
+
+
+@lru_cache(maxsize=256)
+def windows_of(sort: ScaleSort) -> list[tuple[int, int]]:
+    """(first group, end): some groups at a time where each is stored as one row, else all of them."""
+    if not all(turned for _, _, turned in sort.parts):
+        return [(0, sort.g)]
+    unit = passes.LINEAR[sort.place].groups
+    step = max(WINDOW // (sort.n * sort.size) // unit, 1) * unit
+    return [(g, min(g + step, sort.g)) for g in range(0, sort.g, step)]
+
+
+@lru_cache(maxsize=256)
+def has_passes(sort: ScaleSort) -> bool:
+    """Whether there is a compiled pass for every part of every window."""
+    rows, each = passes.LINEAR[sort.place].rows, {g1 - g0 for g0, g1 in windows_of(sort)}
+    return all(
+        row % rows == 0 and passes.scale_plan(sort.shape(i, g)) is not None for i, (row, _, _) in enumerate(sort.parts) for g in each
+    )
+
+
 class ScaleStream:
     """The scales of one expert, a matrix [n, g]. cast: what rounds them, None where they stay as they are."""
 
@@ -42,39 +82,21 @@ class ScaleStream:
         recipe = planned.recipe
         assert recipe is not None
         self.planned, self.expert, self.parts, self.cast = planned, expert, parts, cast
-        self.place, self.ppu = recipe.small.place, recipe.pair.target.ppu
         self.n, self.g, self.size = recipe.n, parts[0].columns, DTYPES[parts[0].view.dtype].itemsize
+        self.sort = ScaleSort(
+            place=recipe.small.place,
+            ppu=recipe.pair.target.ppu,
+            n=self.n,
+            g=self.g,
+            size=self.size,
+            cast=cast is not None,
+            parts=tuple((p.row, p.n, p.turned) for p in parts),
+        )
+        self.windows = windows_of(self.sort)
 
     @property
     def nbytes(self) -> int:
         return self.n * self.g * self.size
-
-    @property
-    def sort(self) -> Hashable:
-        """Experts of one sort have equal calls."""
-        parts = tuple((p.row, p.n, p.turned) for p in self.parts)
-        return "scales", self.place, self.ppu, self.n, self.g, self.size, self.cast is not None, parts
-
-    @cached_property
-    def windows(self) -> list[tuple[int, int]]:
-        """(first group, end): some groups at a time where each is stored as one row, else all of them."""
-        if not all(p.turned for p in self.parts):
-            return [(0, self.g)]
-        unit = passes.LINEAR[self.place].groups
-        step = max(WINDOW // (self.n * self.size) // unit, 1) * unit
-        return [(g, min(g + step, self.g)) for g in range(0, self.g, step)]
-
-    def shape(self, part: StoredPart, groups: int) -> passes.ScaleShape:
-        """A part of a window of so many groups, as the pass is told of it."""
-        strides = (self.size, part.n * self.size) if part.turned else (groups * self.size, self.size)
-        return passes.ScaleShape(place=self.place, ppu=self.ppu, n=part.n, g=groups, n_total=self.n, width=8 * self.size, strides=strides)
-
-    @property
-    def moves(self) -> bool:
-        """Whether there is a compiled pass for every part of every window."""
-        rows = passes.LINEAR[self.place].rows
-        each = {g1 - g0 for g0, g1 in self.windows}
-        return all(p.row % rows == 0 and passes.scale_plan(self.shape(p, g)) is not None for p in self.parts for g in each)
 
     def failed(self, what: str) -> ProofFailed:
         where = "" if self.planned.recipe is None or self.planned.recipe.experts is None else f" of expert {self.expert}"
@@ -86,18 +108,18 @@ class ScaleStream:
         experts = self.planned.recipe.experts or 1
         if self.expert % max(experts // SAMPLED, 1) and self.expert != experts - 1:
             return
-        unit = passes.LINEAR[self.place].groups
+        unit = passes.LINEAR[self.sort.place].groups
         units = some_places(self.g // unit, max(GROUPS // unit, 1), self.expert)
         groups = (units[:, None] * unit + np.arange(unit)).reshape(-1)
         step = unit * self.n * self.size
         raw = np.stack([read_file(int(u) * step, step) for u in units])
         dtype = DTYPES[self.planned.outputs[ROLE].dtype]
-        placed = unplace_scale(raw.view(dtype).reshape(len(units), -1), self.place, self.ppu, self.n, len(groups))
+        placed = unplace_scale(raw.view(dtype).reshape(len(units), -1), self.sort.place, self.sort.ppu, self.n, len(groups))
         for part in self.parts:
             first, numbers = _some(part, groups, self.expert, read)
             want = numbers if self.cast is None else cast_values(numbers, self.cast.dtype)
             got = placed[part.row + first : part.row + first + len(want)]
-            if not np.array_equal(_bits(got), _bits(want)):
+            if got.shape != want.shape or not passes.equal_bytes(_bits(got), _bits(want)):
                 raise self.failed(f"groups {groups.tolist()} restored are not those of {part.view.name}")
 
 
@@ -130,4 +152,4 @@ def scale_streams(planned: PlannedLayer) -> list[ScaleStream] | None:
     if not whole or any(p.columns != groups or p.view.dtype != parts[0].view.dtype for p in parts):
         return None
     streams = [ScaleStream(planned, e, mine, cast) for e, mine in enumerate(each)]
-    return streams if all(x.moves for x in streams) else None
+    return streams if all(has_passes(x.sort) for x in streams) else None
