@@ -19,7 +19,7 @@ from humming_convert.demo.samples import DECODERS
 from humming_convert.engine import pack, programs, scales
 from humming_convert.plan.types import Plan
 from humming_convert.proof import scales as scale_proof
-from humming_convert.proof import stream
+from humming_convert.proof import small, stream
 from humming_convert.proof.failed import ProofFailed
 
 ROWS = {row["name"]: row for row in DECODERS}
@@ -83,6 +83,23 @@ def test_calls_give_the_bytes_and_measures_of_the_reference(
     assert weights(tmp_path / "calls") == weights(tmp_path / "reference")
     left, right = (json.loads((tmp_path / x / "humming_manifest.json").read_text()) for x in ("calls", "reference"))
     assert left == right
+
+
+@pytest.mark.parametrize("whole", [0, 1 << 30], ids=["sampled", "restored whole"])
+def test_zero_points_beside_them_are_proven(whole: int, tmp_path: Path, listed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = api.plan(wide("awq-4bit-gemm").write(tmp_path), target="sm90", act="bf16")
+    monkeypatch.setattr(small, "WHOLE", whole)
+    api.convert(plan, out=tmp_path / "right")
+    assert listed
+    real = pack.pack_small
+
+    def wrong(recipe: Any, *given: Any, **named: Any) -> Any:
+        out, aux = real(recipe, *given, **named)
+        return {role: x ^ (role == "zero_point") for role, x in out.items()}, aux
+
+    monkeypatch.setattr(pack, "pack_small", wrong)
+    with pytest.raises(ProofFailed, match="restored"):
+        api.convert(plan, out=tmp_path / "wrong")
 
 
 # ------------------------------------------------------------------ calls that do not do their work
