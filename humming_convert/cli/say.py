@@ -19,8 +19,7 @@ FEW = 3  # findings of one code that are shown one by one without --verbose
 
 def print_json(document: dict[str, Any]) -> None:
     """The one document on stdout."""
-    json.dump(document, sys.stdout, ensure_ascii=False, indent=1, default=str)
-    sys.stdout.write("\n")
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=1, default=str) + "\n")
     sys.stdout.flush()
 
 

@@ -15,6 +15,7 @@ from xxhash import xxh3_128
 from humming_convert.checkpoint.tensors import DTYPES, TensorView
 from humming_convert.engine.digest import Digest
 from humming_convert.engine.output import OutputWriter, as_bytes
+from humming_convert.engine.scales import write_scales
 from humming_convert.engine.streaming import copy_stored, stream_expert
 from humming_convert.engine.worker import Worker
 from humming_convert.layouts import WeightAux, pack_small, pack_weight
@@ -24,6 +25,8 @@ from humming_convert.manifest.types import LayerResult, Proof
 from humming_convert.plan.types import PlainTensor, PlannedLayer, PlannedTensor
 from humming_convert.proof.failed import ProofFailed
 from humming_convert.proof.roundtrip import prove_standard_weight, prove_weight
+from humming_convert.proof.scales import ROLE as SCALES
+from humming_convert.proof.scales import ScaleStream, scale_streams
 from humming_convert.proof.small import prove_small
 from humming_convert.proof.stream import ExpertStream, look_up_pass, small_passes, streams
 from humming_convert.standard.expr import Context, Stored, Weight
@@ -60,14 +63,16 @@ def write_layer(planned: PlannedLayer, writer: OutputWriter, worker: Worker) -> 
     assert isinstance(weight, Weight)
     context = Context(read=worker.read, meter=meter, look_up=look_up_pass(weight))
     clock = worker.clock
+    apart = _scales_apart(planned, writer, worker)
     with clock.phase("read"):
-        small = {role: expr.evaluate(context) for role, expr in layer.tensors.items() if role != "weight"}
+        left = ("weight",) if apart is None else ("weight", SCALES)
+        small = {role: expr.evaluate(context) for role, expr in layer.tensors.items() if role not in left}
     digests: dict[str, str] = {}
     if planned.recipe is None:
         packed, aux = small, None
     else:
         with clock.phase("pack"):
-            packed, aux = pack_small(planned.recipe, small, meter, small_passes(weight))
+            packed, aux = pack_small(planned.recipe, small, meter, small_passes(weight), apart=apart is not None)
     # a weight the compiled passes cannot take, or too small to wait for them, goes through the reference
     if planned.recipe is not None:
         assert aux is not None
@@ -76,13 +81,21 @@ def write_layer(planned: PlannedLayer, writer: OutputWriter, worker: Worker) -> 
         digests["weight"] = _write_standard_weight(planned, weight, writer, context, worker)
     back: dict[str, NDArray[Any]] = {}
     for role, tensor in planned.outputs.items():
-        if role != "weight":
+        if role == SCALES and apart is not None:
+            digests[role] = write_scales(apart, writer, worker, meter)
+        elif role != "weight":
             worker.check()
             back[role] = write_tensor(writer, tensor, packed[role], worker, f"back {role}")
             digests[role] = digest_of(back[role])
     with clock.phase("prove"):
         prove_small(planned, small, packed, back)
     return LayerResult(digests=digests, lossy=tuple(meter.found.values()), proof=Proof.of(meter))
+
+
+def _scales_apart(planned: PlannedLayer, writer: OutputWriter, worker: Worker) -> list[ScaleStream] | None:
+    """The scales as streams, where lists of calls can be made and they only move."""
+    calls = not worker.mapped and worker.packer is None and writer.digest_state
+    return scale_streams(planned) if calls else None
 
 
 def _write_packed_weight(

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from humming_convert import passes
@@ -24,8 +24,10 @@ from humming_convert.passes import BLOCK, STRIP, At, Listing, Program
 from humming_convert.passes.calls import NUMBER
 from humming_convert.proof.stream import ExpertStream, Turned
 
+LIST = 1 << 23  # packed bytes in a list: a stop is noticed after every one
 WINDOW = 1 << 16  # packed words (256 KB) at a time: these, the source's and both files' pages are half of a second-level cache
-KEPT = 32  # programs; of a model's layers some dozen differ, and one takes up to a megabyte
+KEPT = 64  # programs; of a model's layers some dozen differ, and one takes up to a megabyte
+Made = TypeVar("Made")
 
 # bases after the program's own: the output's descriptor, the byte of it where the expert begins, the window's words, times, what proofs
 # count, the digests of file and tensor, rows that are to be turned, aux values by arrangement; then three for each slot
@@ -42,6 +44,20 @@ def slot_base(slot: int, which: int) -> int:
     return SLOTS + 3 * slot + which
 
 
+class List(Struct, frozen=True):
+    """Windows number .. last, the last not among them. first, end: their calls; nbytes: of their words; listed: False for one window that
+    needs Python; sampled: the last one is to be proved once more."""
+
+    number: int
+    last: int
+    first: int
+    end: int
+    nbytes: int
+    codes: int
+    listed: bool
+    sampled: bool
+
+
 class Listed(Struct, frozen=True):
     """windows: of one expert, in order.  starts: first call of each, and the end; equal where a window needs Python.
     doing: [calls, 3]: what a call does, the number of its window and of its piece.  codes: of each window.
@@ -56,26 +72,55 @@ class Listed(Struct, frozen=True):
     """slot -> bytes of the largest window's; slots that are read once are not here"""
     turned: dict[int, Turned]
     bands: list[tuple[int, int, int]]
+    _lists: dict[frozenset[int], list[List]] = field(default_factory=dict)
+
+    def lists(self, sampled: frozenset[int]) -> list[List]:
+        """All windows as lists of some megabytes, made once. A sampled window is the last of its list: its words are still there."""
+        found = self._lists.get(sampled)
+        if found is None:
+            found = self._lists[sampled] = self._divided(sampled)
+        return found
+
+    def _divided(self, sampled: frozenset[int]) -> list[List]:
+        out: list[List] = []
+        starts, number = self.starts.tolist(), 0
+        while number < len(self.windows):
+            last, nbytes = number, 0
+            while last < len(self.windows) and starts[last] < starts[last + 1] and nbytes < LIST:
+                nbytes += 4 * self.windows[last].words
+                last += 1
+                if last - 1 in sampled:
+                    break
+            listed = last > number
+            last = max(last, number + 1)
+            codes = int(self.codes[number:last].sum())
+            out.append(List(number, last, starts[number], starts[last], nbytes, codes, listed, last - 1 in sampled))
+            number = last
+        return out
 
     @property
     def band_bytes(self) -> int:
         return max(((r1 - r0) * self.turned[slot].row_bytes for slot, r0, r1 in self.bands), default=0)
 
 
-_kept: dict[Hashable, Listed] = {}
+_kept: dict[Hashable, Any] = {}
 _lock = threading.Lock()  # two workers that list at a time would make tables of their own, whose addresses differ
 
 
-def program_of(expert: ExpertStream) -> Listed:
-    """The program of the expert's sort, made once."""
-    sort = expert.sort
+def kept(sort: Hashable, make: Callable[[], Made]) -> Made:
+    """What is made for all of one sort, made once."""
     with _lock:
-        found = _kept.get(sort)
+        found: Made | None = _kept.get(sort)
         if found is None:
             if len(_kept) >= KEPT:
                 del _kept[next(iter(_kept))]  # the oldest
-            found = _kept[sort] = listed(expert)
+            found = _kept[sort] = make()
         return found
+
+
+def program_of(expert: ExpertStream) -> Listed:
+    """The program of the expert's sort."""
+    return kept(expert.sort, lambda: listed(expert))
 
 
 def listed(expert: ExpertStream) -> Listed:
@@ -134,7 +179,7 @@ class _Lister:
 
     def _turning(self, bands: list[tuple[int, int, int]]) -> _Part:
         """Reads all bands and turns them. These calls are the first window's; their time has a row of its own, after the windows'."""
-        listing, doing = Listing(), _Doing()
+        listing, doing = Listing(), Doing()
         blocks = self._expert.weight.of_expert(self._expert.expert)
 
         def mark(phase: int) -> None:
@@ -161,7 +206,7 @@ class _Lister:
         for what in (WRITE, BACK):
             rows = np.flatnonzero(doing[:, 0] == what)
             number, calls, bases = doing[rows, 1], program.calls[rows], program.call_bases[rows]
-            assert np.array_equal(number, np.unique(doing[:, 1])), what
+            assert np.array_equal(number, np.flatnonzero(np.bincount(doing[:, 1]))), what  # numpy's unique imports its masked arrays
             assert np.array_equal(
                 calls[:, 1:], np.stack([0 * number, 0 * number, 4 * words[number], 4 * first[number], 4 * words[number]], 1)
             )
@@ -193,13 +238,13 @@ class _Lister:
 
     def _part(self, numbers: Sequence[int]) -> _Part | None:
         """Some windows; None where one of them needs Python."""
-        listing, doing = Listing(), _Doing()
+        listing, doing = Listing(), Doing()
         for number in numbers:
             if not self._add(listing, doing, number):
                 return None
         return _Part(listing.done(), np.array(doing.rows, np.int64).reshape(-1, 3))
 
-    def _add(self, listing: Listing, doing: _Doing, number: int) -> bool:
+    def _add(self, listing: Listing, doing: Doing, number: int) -> bool:
         expert, window = self._expert, self._windows[number]
         ahead, words = expert.ahead(window, turned=self._turned), self._words[: window.words]
         memory = self._memories(ahead.pieces)
@@ -259,7 +304,7 @@ class _Part(Struct, frozen=True):
     doing: NDArray[np.int64]
 
 
-class _Doing:
+class Doing:
     """What each call of a listing does."""
 
     def __init__(self) -> None:

@@ -25,11 +25,10 @@ from humming_convert.engine import programs
 from humming_convert.engine.digest import Digest, update_call
 from humming_convert.engine.output import OutputWriter, as_bytes, read_into
 from humming_convert.engine.programs import MARKS, shaped, slot_base
-from humming_convert.engine.worker import PHASES, Phase, Worker
+from humming_convert.engine.worker import Worker
 from humming_convert.proof.stream import Ahead, ExpertStream, Step
 
 PIECE = 1 << 18  # bytes written and read back at once, step by step: what was written is still in L2 when it is read
-LIST = 1 << 23  # packed bytes in a list: a stop is noticed after every one
 
 
 def stream_expert(expert: ExpertStream, writer: OutputWriter, at: int, digest: Digest, worker: Worker) -> None:
@@ -69,9 +68,9 @@ def _one(expert: ExpertStream, step: Step, writer: OutputWriter, at: int, digest
 def copy_stored(view: TensorView, writer: OutputWriter, at: int, worker: Worker) -> bool:
     """Copies a stored tensor to byte `at` on, each block read back through the file. Whether the file holds what the source does."""
     worker.clock.start()
-    for start in range(0, view.nbytes, LIST):
+    for start in range(0, view.nbytes, programs.LIST):
         worker.check()
-        nbytes = min(LIST, view.nbytes - start)
+        nbytes = min(programs.LIST, view.nbytes - start)
         part = replace(view, dtype="U8", shape=(nbytes,), offset=view.offset + start, nbytes=nbytes)
         copy = _copy_in_list if not worker.mapped and worker.packer is None and writer.digest_state else _copy_in_steps
         if not copy(part, writer, at + start, worker):
@@ -108,7 +107,7 @@ def _copy_in_list(view: TensorView, writer: OutputWriter, at: int, worker: Worke
         done, error = passes.make(calls, done)
         block = done // many
         writer.advance(sum(n for _, n in blocks[before:block]))
-        _count(worker, times[before:block], ("read", "write", "prove"))
+        worker.clock.noted(times[before:block], ("read", "write", "prove"))
         if done == len(calls):
             break
         if done % many == many - 2:  # the comparison
@@ -148,13 +147,6 @@ def _copies(
         listing.call(passes.function("memcmp"), source, back, n)
         listing.call(clock, time.CLOCK_MONOTONIC, stamp + 48)
     return listing.done().calls
-
-
-def _count(worker: Worker, times: NDArray[np.int64], phases: tuple[Phase, ...]) -> None:
-    """Adds up what calls noted: times [windows, phases + 1, (seconds, nanoseconds)]."""
-    at = times[..., 0] * 10**9 + times[..., 1]
-    for phase, nanoseconds in zip(phases, np.diff(at, axis=1).sum(0).tolist(), strict=True):
-        worker.clock.seconds[phase] += nanoseconds / 1e9
 
 
 class _Calls:
@@ -202,26 +194,16 @@ class _Calls:
         return bases
 
     def make(self) -> None:
-        windows, starts = self._listed.windows, self._listed.starts
-        sampled = self._expert.sampled(len(windows))
-        number = 0
-        while number < len(windows):
-            last, nbytes = number, 0
-            while last < len(windows) and starts[last] < starts[last + 1] and nbytes < LIST:
-                nbytes += 4 * windows[last].words
-                last += 1
-                if last - 1 in sampled:  # the last of its list: its words are still there
-                    break
-            if last > number:
-                self._make(number, last)
-                if last - 1 in sampled:
-                    self._once_more(last - 1)
+        for some in self._listed.lists(frozenset(self._expert.sampled(len(self._listed.windows)))):
+            if some.listed:
+                self._make(some)
+                if some.sampled:
+                    self._once_more(some.last - 1)
             else:
                 self._worker.clock.start()
-                ahead = self._expert.ahead(windows[number], number in sampled)
+                ahead = self._expert.ahead(self._listed.windows[some.number], some.sampled)
                 _one(self._expert, self._expert.step(ahead), self._writer, self._at, self._digest, self._worker)
-                last += 1
-            number = last
+        self._worker.clock.noted(self._times)
 
     def _once_more(self, number: int) -> None:
         """A sampled window that calls wrote, proved without them too: its source is read again from where Python says it is, its words from
@@ -235,23 +217,19 @@ class _Calls:
         self._expert.compared = compared
         self._worker.clock.add("prove")
 
-    def _make(self, number: int, last: int) -> None:
-        """The calls of windows number .. last, the last not among them."""
+    def _make(self, some: programs.List) -> None:
+        """The calls of some windows."""
         self._worker.check()
-        windows, starts = self._listed.windows, self._listed.starts
-        start, end = self._at + 4 * windows[number].first, self._at + 4 * (windows[last - 1].first + windows[last - 1].words)
+        start = self._at + 4 * self._listed.windows[some.number].first
         assert start == self._writer.upto, (self._writer.path.name, start, self._writer.upto)
-        calls = self._calls.calls[: starts[last]]
-        done, error = passes.make(calls, int(starts[number]))
-        while done < len(calls):
+        calls = self._calls.calls[: some.end]
+        done, error = passes.make(calls, some.first)
+        while done < some.end:
             doing, window, piece = self._listed.doing[done].tolist()
             self._again(doing, window, piece, OSError(error, os.strerror(error)) if error else None)
             done, error = passes.make(calls, done + 1)
-        self._writer.advance(end - start)
-        self._expert.compared += int(self._listed.codes[number:last].sum())
-        _count(self._worker, self._times[number:last], PHASES)
-        if number == 0:
-            _count(self._worker, self._times[-1:], PHASES)
+        self._writer.advance(some.nbytes)
+        self._expert.compared += some.codes
 
     def _again(self, doing: int, number: int, piece: int, error: OSError | None) -> None:
         """What a call did not do, or not all of, from Python. error: why; a call that was interrupted is made again."""

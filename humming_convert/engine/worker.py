@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
@@ -42,6 +43,12 @@ class Clock:
         now = time.perf_counter()
         self.seconds[phase] += now - self._last
         self._last = now
+
+    def noted(self, times: NDArray[np.int64], phases: tuple[Phase, ...] = PHASES) -> None:
+        """Adds up what calls noted, as clock_gettime gives it: times [windows, phases + 1, (seconds, nanoseconds)]."""
+        total = times.sum(0)  # of differences: seconds since the machine's start, times some thousand windows
+        for phase, (seconds, nanoseconds) in zip(phases, (total[1:] - total[:-1]).tolist(), strict=True):
+            self.seconds[phase] += seconds + nanoseconds / 1e9
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:

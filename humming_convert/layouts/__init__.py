@@ -12,7 +12,7 @@ from humming_convert.layouts.prepare import PackedLayer, Standard, prepare
 from humming_convert.layouts.questions import Answers, questions
 from humming_convert.layouts.resolve import resolve
 from humming_convert.layouts.restore import restore, unpack_small
-from humming_convert.layouts.small import pack_small
+from humming_convert.layouts.small import pack_small, scales_apart
 from humming_convert.layouts.weights import WeightAux, pack_weight, unpack_weight
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "resolve",
     "restore",
     "sample_codes",
+    "scales_apart",
     "standard_codes",
     "unpack_small",
     "unpack_weight",

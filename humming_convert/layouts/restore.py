@@ -23,6 +23,7 @@ from humming_convert.layouts.orders import order_c
 from humming_convert.layouts.prepare import PackedLayer, Standard
 from humming_convert.layouts.resolve import scale_dtype
 from humming_convert.layouts.scales import normal_back, unplace_scale
+from humming_convert.layouts.small import scales_apart
 from humming_convert.layouts.weights import WeightAux, unpack_weight
 from humming_convert.standard.expr import cast_values
 from humming_convert.standard.forms import ScaleForm, WeightForm
@@ -82,7 +83,7 @@ def undo_factors(recipe: LayerRecipe, scale: Array, scale_2: Array | None, form:
 
 
 def unpack_small(recipe: LayerRecipe, packed: Mapping[str, Array]) -> tuple[WeightForm, dict[str, Array], WeightAux]:
-    """Form and standard tensors of every role but `weight`, and what `unpack_weight` needs."""
+    """Form and standard tensors of every role but `weight`, and what `unpack_weight` needs. Without scales, where they go apart."""
     e, n, p = recipe.experts or 1, recipe.n, recipe.pair
     form = restored_form(recipe)
     lead = () if recipe.experts is None else (recipe.experts,)
@@ -94,7 +95,7 @@ def unpack_small(recipe: LayerRecipe, packed: Mapping[str, Array]) -> tuple[Weig
         scale_2 = order_c(x.reshape(e, -1))[:, :n] if recipe.form.scale_2 == "channel" else x.reshape(e)
     if recipe.small.place == "tensor":
         out["weight_scale"] = packed["weight_scale"]
-    else:
+    elif "weight_scale" in packed or not scales_apart(recipe):
         scale, scale_2, form = undo_factors(recipe, unpack_scale(recipe, packed["weight_scale"]), scale_2, form)
         scale = source_columns(recipe, scale)
         out["weight_scale"] = scale.reshape(*lead, *scale.shape[1:])

@@ -43,11 +43,11 @@ REFERENCE = SmallPasses()
 class State(Struct):
     """The tensors of a layer on their way, always with an experts axis (1 for none).
 
-    scale: [E, N, G] (block: [E, N/gn, G]; tensor: [E]).  zero: codes or values [E, N, G].  scale_2: [E] or [E, N].  bias: [E, N].
+    scale: [E, N, G] (block: [E, N/gn, G]; tensor: [E]); None where scales go to their place apart.  zero: codes or values [E, N, G].  scale_2: [E] or [E, N].  bias: [E, N].
     scale_name: how the bytes of `scale` are read (Humming's name).
     """
 
-    scale: Array
+    scale: Array | None
     scale_name: str
     zero: Array | None = None
     scale_2: Array | None = None
@@ -66,11 +66,19 @@ def cast(x: Array, dtype: str, step: str, role: str, meter: Meter) -> Array:
     return out
 
 
-def take(recipe: LayerRecipe, tensors: Tensors, meter: Meter) -> State:
+def scales_apart(recipe: LayerRecipe) -> bool:
+    """Whether scales only move: nothing merges, pads, rounds or rewrites them, and nothing else of the layer is made of them."""
+    small, config = recipe.small, recipe.config
+    made = small.merge not in ("none", "equal") or small.fused or small.fp16_range or small.int_scale or small.rebias
+    padded = (config.shape_n, config.shape_k) != (recipe.n, recipe.k)
+    return not made and not padded and recipe.source.scale.kind in ("channel", "group") and small.place not in ("tensor", "block")
+
+
+def take(recipe: LayerRecipe, tensors: Tensors, meter: Meter, apart: bool = False) -> State:
     """Standard tensors with an experts axis, cast as the entry's loader does; types are checked as the library does (S4)."""
     e, n, param = recipe.experts or 1, recipe.n, recipe.param_dtype
     source = recipe.source
-    wanted = {"weight_scale"}
+    wanted = set() if apart else {"weight_scale"}
     wanted |= {"zero_point"} if source.zero_point != "none" else set()
     wanted |= {"weight_scale_2"} if source.scale_2 != "none" else set()
     wanted |= {"bias"} if recipe.has_bias else set()
@@ -90,10 +98,12 @@ def take(recipe: LayerRecipe, tensors: Tensors, meter: Meter) -> State:
             raise refuse("tensor_shape", f"{role} has shape {x.shape}, its form wants {shape} for each of {e} experts")
         return x.reshape(e, *shape)
 
-    scale = tensors["weight_scale"]
     kind = source.scale.kind
     name = "float32" if kind in ("block", "tensor") else source.scale.dtype
-    if kind == "tensor":
+    scale = None if apart else tensors["weight_scale"]
+    if scale is None:
+        s = State(scale=None, scale_name=name)
+    elif kind == "tensor":
         s = State(scale=typed(scale, "weight_scale", "F32").reshape(e, -1), scale_name=name)
     elif kind == "block":
         rows = n // source.scale.n if source.scale.n else 1
@@ -171,6 +181,7 @@ def merge(recipe: LayerRecipe, s: State, meter: Meter) -> None:
     elif how == "to_channel_2":
         s.scale_2 = cast(rows, param, "scale2-cast", "weight_scale_2", meter)
     else:
+        assert s.scale is not None
         product = scale_values(s.scale, s.scale_name).astype(np.float32).reshape(e, recipe.n, 1) * rows[..., None]
         s.scale = cast(product, param, "scale-cast", "weight_scale", meter)
         s.scale_2 = None
@@ -189,6 +200,7 @@ def into_fp16_range(recipe: LayerRecipe, s: State, meter: Meter) -> None:
     """S3: E8M0 exponents moved into float16's range, the factor into the secondary scale."""
     if not recipe.small.fp16_range:
         return
+    assert s.scale is not None
     before = s.scale.view(np.uint8)
     moved, factor = e8m0.fp16_range(before)
     wide = factor.reshape(-1, *(1,) * (moved.ndim - 1)).astype(np.float64)
@@ -213,6 +225,7 @@ def missing_scale_2(recipe: LayerRecipe, s: State) -> None:
 def integer_scale_type(recipe: LayerRecipe, s: State, meter: Meter) -> None:
     """S4 b: scales that will be integers are rounded to the model dtype first."""
     if recipe.small.int_scale and s.scale_name not in ("float16", "bfloat16"):
+        assert s.scale is not None
         s.scale = cast(scale_values(s.scale, s.scale_name).astype(np.float32), recipe.param_dtype, "scale-cast", "weight_scale", meter)
         s.scale_name = recipe.config.c_dtype
 
@@ -221,7 +234,9 @@ def pad(recipe: LayerRecipe, s: State, by: SmallPasses) -> None:
     """Section 3."""
     p, n = recipe.pair, recipe.config.shape_n
     g = recipe.config.shape_k // p.gw if p.gw else 1
-    if p.kind == "block":
+    if s.scale is None:
+        pass
+    elif p.kind == "block":
         s.scale = padding.extend(s.scale, n // p.gn if p.gn else 1, g)
     elif recipe.small.fused:
         rows_with_maximum = recipe.environment.pads_rows_with_maximum
@@ -241,7 +256,7 @@ def fuse(recipe: LayerRecipe, s: State, by: SmallPasses) -> None:
     small = recipe.small
     if not small.fused:
         return
-    assert s.scale_2 is not None
+    assert s.scale is not None and s.scale_2 is not None
     channel = recipe.form.scale_2 == "channel"
     before = s.scale.view(np.uint8)
     scale_2 = s.scale_2.astype(np.float32)
@@ -264,12 +279,15 @@ def as_integers(recipe: LayerRecipe, scale: Array, scale_2: Array, meter: Meter)
 # --- Out of the state
 
 
-def pack_small(recipe: LayerRecipe, tensors: Tensors, meter: Meter, by: SmallPasses = REFERENCE) -> tuple[dict[str, Array], WeightAux]:
+def pack_small(
+    recipe: LayerRecipe, tensors: Tensors, meter: Meter, by: SmallPasses = REFERENCE, *, apart: bool = False
+) -> tuple[dict[str, Array], WeightAux]:
     """Packed tensors of every role but `weight`, and what the weight's maps need.
 
     tensors: the standard form of `recipe.source` by role; a `weight` among them is not looked at, static input scales go through.
+    apart: all but `weight_scale`, which is neither among the tensors nor among what is made (`scales_apart`).
     """
-    s = take(recipe, tensors, meter)
+    s = take(recipe, tensors, meter, apart)
     merge(recipe, s, meter)
     shift_zero_points(recipe, s, meter)
     into_fp16_range(recipe, s, meter)
@@ -279,7 +297,9 @@ def pack_small(recipe: LayerRecipe, tensors: Tensors, meter: Meter, by: SmallPas
     fuse(recipe, s, by)
     small, ppu = recipe.small, recipe.pair.target.ppu
     out: dict[str, Array] = {}
-    if small.place == "tensor":
+    if s.scale is None:
+        assert apart and scales_apart(recipe)
+    elif small.place == "tensor":
         out["weight_scale"] = s.scale
     else:
         scale = s.scale

@@ -67,7 +67,8 @@ def map_codes(recipe: WeightRecipe, codes: Codes, aux: WeightAux) -> Codes:
     for name in recipe.maps:
         if name in EARLY:
             out = code_maps.table(name, recipe.bits)[out]
-    out = np.pad(out, ((0, recipe.pad_n), (0, recipe.pad_k)))
+    if recipe.pad_n or recipe.pad_k:
+        out = np.pad(out, ((0, recipe.pad_n), (0, recipe.pad_k)))
     for name in recipe.maps:
         if name == "fused_e8m0":
             assert aux.offsets is not None

@@ -35,14 +35,15 @@ from humming_convert.passes.padding import (
     windows,
 )
 from humming_convert.passes.positions import BLOCK, STRIP
-from humming_convert.passes.scales import place_scale
+from humming_convert.passes.scales import LINEAR, ScaleShape, add_scales, place_scale, placed_at, scale_plan
 from humming_convert.passes.scans import any_zero_code, count_nan_e4m3, group_has_magnitude, group_top_and_bottom
-from humming_convert.passes.small import SMALL_PASSES, look_up
+from humming_convert.passes.small import SMALL_PASSES, add_look_up, look_up
 from humming_convert.passes.strips import add_turn, strip_shape, turns
 
 __all__ = [
     "AUX_KINDS",
     "BLOCK",
+    "LINEAR",
     "PACKINGS",
     "SMALL_PASSES",
     "STRIP",
@@ -56,9 +57,12 @@ __all__ = [
     "Listing",
     "Mismatch",
     "Program",
+    "ScaleShape",
     "Walk",
     "Window",
+    "add_look_up",
     "add_padding",
+    "add_scales",
     "add_turn",
     "address",
     "any_zero_code",
@@ -80,9 +84,11 @@ __all__ = [
     "pack_block",
     "padding_code",
     "place_scale",
+    "placed_at",
     "prove_block",
     "prove_padding",
     "repeated",
+    "scale_plan",
     "slice_block",
     "strip_shape",
     "supported",

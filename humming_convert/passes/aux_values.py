@@ -6,6 +6,7 @@ Facts: layouts.md 5.0 b (zero points), S5 (offsets); formats.md 3.2 (the AWQ ord
 
 from __future__ import annotations
 
+from ctypes import addressof, c_char
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,12 @@ def aux_row_offset(kind: str, n: int, pitch: int) -> int:
 
 
 def address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
+    """Of the array's first byte."""
+    buffer: Any = array  # numpy's types are no buffers to mypy
+    try:
+        return addressof(c_char.from_buffer(buffer))
+    except (TypeError, ValueError, BufferError):  # empty, read-only, with gaps, or of a dtype without a buffer: three times slower
+        return int(array.__array_interface__["data"][0])
 
 
 LINE = 64  # bytes of a cache line, and of a vector: one that begins elsewhere touches two lines

@@ -83,12 +83,12 @@ class Listing:
         self._calls.append(tuple(x.offset if isinstance(x, At) else x for x in row))
         self._bases.append(tuple(x.base if isinstance(x, At) else NUMBER for x in row))
 
-    def kernel(self, kernel: Kernel, parameters: Ints, places: Sequence[tuple[int, Argument]]) -> None:
-        """A kernel that is to return 0. places: which of its parameters are to be filled in, with what."""
+    def kernel(self, kernel: Kernel, parameters: Ints, places: Sequence[tuple[int, Argument]], want: int = 0) -> None:
+        """A kernel that is to return `want`. places: which of its parameters are to be filled in, with what."""
         values, bases = parameters.copy(), np.zeros(len(parameters), np.uint16)
         for place, x in places:
             values[place], bases[place] = (x.offset, x.base) if isinstance(x, At) else (x, NUMBER)
-        self.call(kernel.address, At(PARAMETERS, 8 * self._size))
+        self.call(kernel.address, At(PARAMETERS, 8 * self._size), want=want)
         self._parameters.append(values)
         self._parameter_bases.append(bases)
         self._size += len(values)

@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_128, xxh3_128_digest
 
+from humming_convert.passes.aux_values import address
+
 ENVIRONMENT = "HUMMING_CONVERT_CACHE"
 DIGEST_BYTES = 16
 SHAPING = ("kernels", "machine", "maps", "orders", "positions", "route", "vector", "written")  # modules that shape a kernel's code
@@ -39,7 +41,7 @@ class Kernel:
 
     def __call__(self, parameters: NDArray[np.int64]) -> int:
         """parameters: C-contiguous int64; the caller keeps alive what its addresses point at."""
-        return int(self._function(parameters.__array_interface__["data"][0]))
+        return int(self._function(address(parameters)))
 
 
 class KernelCheckFailed(RuntimeError):

@@ -18,11 +18,12 @@ from humming_convert.layouts.config import ScalePlace
 from humming_convert.layouts.scales import place_scales as place_slowly
 from humming_convert.passes.aux_values import address
 from humming_convert.passes.blocks import NOWHERE
+from humming_convert.passes.calls import At, Listing, function
 from humming_convert.passes.known import tiles
 from humming_convert.passes.orders import LANE_BITS, TOP, Order, log2, names, tile_of
 from humming_convert.passes.plans import starts
 from humming_convert.passes.positions import Ints, ppu_row
-from humming_convert.passes.route import ROW, Route
+from humming_convert.passes.route import ROW, Purpose, Route
 
 Array = NDArray[Any]
 MAX_REGISTERS = 64
@@ -82,20 +83,35 @@ def _target(place: ScalePlace, ppu: bool, n_total: int, width: int) -> Order:
     return Order(fields=tuple(sorted(fields, key=lambda x: fields[x])), lanes=lanes, near=(), strides=strides)
 
 
-class _Plan(Struct, frozen=True):
-    """Parameters of the pass of one shape (source, target and result still 0), and the tables they point at."""
+class ScaleShape(Struct, frozen=True, kw_only=True):
+    """Scales [n, g] of some rows of a packed tensor of n_total rows, from a multiple of `LINEAR` rows on. width: bits of a scale; strides: of
+    rows and groups where they are read, in bytes."""
+
+    place: ScalePlace
+    ppu: bool
+    n: int
+    g: int
+    n_total: int
+    width: int
+    strides: tuple[int, int]
+
+
+class ScalePlan(Struct, frozen=True):
+    """Parameters of the pass of one shape (source, target and result still 0), and the tables they point at. tiles: how many there are."""
 
     route: Route
     parameters: Ints
     tables: tuple[Ints, ...]
     slots: tuple[int, int, int]
+    tiles: int
 
 
-@lru_cache(maxsize=64)
-def _plan(place: ScalePlace, ppu: bool, n: int, g: int, width: int, strides: tuple[int, int]) -> _Plan | None:
-    """None where no whole tile fits. strides: of rows and groups, in bytes."""
+@lru_cache(maxsize=128)
+def scale_plan(shape: ScaleShape) -> ScalePlan | None:
+    """None where no whole tile fits."""
+    place, ppu, n, g, n_total, width, strides = (getattr(shape, x) for x in ("place", "ppu", "n", "g", "n_total", "width", "strides"))
     linear, size = LINEAR.get(place), width // 8
-    if linear is None or width > 16 or n * g < SMALL or n % linear.rows or g % linear.groups or (width == 16 and linear.groups > 1):
+    if linear is None or width > 16 or n % linear.rows or g % linear.groups or (width == 16 and linear.groups > 1):
         return None
     if strides[1] == size and strides[0] > 0:
         source = _source("k", "n", width, strides[0])
@@ -103,15 +119,15 @@ def _plan(place: ScalePlace, ppu: bool, n: int, g: int, width: int, strides: tup
         source = _source("n", "k", width, strides[1])
     else:
         return None
-    target = _target(place, ppu, n, width)
+    target = _target(place, ppu, n_total, width)
     tile = tile_of(source, target)
     registers = tile.source[log2(32 // width) + LANE_BITS :]
     if n < tile.rows or g < tile.columns or 1 << len(registers) > MAX_REGISTERS:
         return None
     route = Route(width=width, bits=width, source=tile.source, target=tile.target, read="vectors")
     rows, groups = np.array(starts(0, n, tile.rows)), np.array(starts(0, g, tile.columns))
-    to_rows = scale_position(place, ppu, n, rows[:, 0], 0 * rows[:, 0]) * size
-    to_groups = scale_position(place, ppu, n, 0 * groups[:, 0], groups[:, 0]) * size
+    to_rows = scale_position(place, ppu, n_total, rows[:, 0], 0 * rows[:, 0]) * size
+    to_groups = scale_position(place, ppu, n_total, 0 * groups[:, 0], groups[:, 0]) * size
     by_rows = np.stack([rows[:, 0] * strides[0], to_rows, 0 * to_rows, rows[:, 1]], 1)
     by_groups = np.stack([groups[:, 0] * strides[1], to_groups, 0 * to_groups, groups[:, 1]], 1)
     rest = np.zeros((1, ROW), np.int64)
@@ -124,7 +140,8 @@ def _plan(place: ScalePlace, ppu: bool, n: int, g: int, width: int, strides: tup
     values |= {f"s:{x}": source.strides[x] for x in registers} | {f"d:{x}": target.strides[x] for x in route.target_registers}
     names = list(route.parameters)
     parameters = np.array([values[x] for x in names], np.int64)
-    return _Plan(route, parameters, (outer, inner, rest), (names.index("source"), names.index("target"), names.index("result")))
+    slots = names.index("source"), names.index("target"), names.index("result")
+    return ScalePlan(route, parameters, (outer, inner, rest), slots, len(outer) * len(inner) * len(rest))
 
 
 def place_scale(scale: Array, place: ScalePlace, ppu: bool) -> Array:
@@ -135,12 +152,14 @@ def place_scale(scale: Array, place: ScalePlace, ppu: bool) -> Array:
 def place_scales(scales: Array, place: ScalePlace, ppu: bool) -> Array:
     """The same for every expert [E, N', G]."""
     experts, n, g = scales.shape
-    plan = _plan(place, ppu, n, g, scales.itemsize * 8, (scales.strides[1], scales.strides[2]))
+    strides = scales.strides[1], scales.strides[2]
+    shape = ScaleShape(place=place, ppu=ppu, n=n, g=g, n_total=n, width=scales.itemsize * 8, strides=strides)
+    plan = scale_plan(shape) if n * g >= SMALL else None
     if plan is None:
         return place_slowly(scales, place, ppu)
     groups = LINEAR[place].groups
-    kind, shape = (scales.dtype, (g, n)) if groups == 1 else (np.dtype("<i4"), (g // groups, n * groups // 4))
-    out, result, kernel = np.empty((experts, *shape), kind), np.zeros(8, np.int64), tiles(plan.route, "pack")
+    kind, packed = (scales.dtype, (g, n)) if groups == 1 else (np.dtype("<i4"), (g // groups, n * groups // 4))
+    out, result, kernel = np.empty((experts, *packed), kind), np.zeros(8, np.int64), tiles(plan.route, "pack")
     for scale, to in zip(scales, out, strict=True):
         parameters = plan.parameters.copy()
         for slot, array in zip(plan.slots, (scale, to, result), strict=True):
@@ -150,3 +169,29 @@ def place_scales(scales: Array, place: ScalePlace, ppu: bool) -> Array:
         if result[0] != n * g:
             raise AssertionError(f"{result[0]} of {n * g} scales were placed")
     return out
+
+
+def add_scales(listing: Listing, purpose: Purpose, shape: ScaleShape, source: At, target: At, result: int) -> None:
+    """Calls that place scales, or compare placed ones with the source's, and that compare how many the kernel did. Of a shape with a plan.
+
+    target: where the first row's first group goes.  result: base of eight int64."""
+    plan = scale_plan(shape)
+    assert plan is not None, shape
+    want = _counts(shape.n * shape.g, plan.tiles)
+    listing.call(function("memset"), At(result), 0, want.nbytes, want=At(result))
+    listing.kernel(tiles(plan.route, purpose), plan.parameters, tuple(zip(plan.slots, (source, target, At(result)))))
+    listing.call(function("memcmp"), At(result), address(want), want.nbytes)
+    listing.held += [plan, want]
+
+
+def placed_at(shape: ScaleShape, row: int, group: int) -> int:
+    """Byte of the packed tensor where the scale of a row and a group (multiples of `LINEAR`) goes."""
+    linear = LINEAR[shape.place]
+    assert row % linear.rows == 0 and group % linear.groups == 0, (shape, row, group)
+    return int(scale_position(shape.place, shape.ppu, shape.n_total, np.array(row), np.array(group))) * shape.width // 8
+
+
+@lru_cache(maxsize=None)
+def _counts(scales: int, tiles: int) -> Ints:
+    """One array for equal numbers, so that the calls of equal parts are equal."""
+    return np.array((scales, tiles), np.int64)

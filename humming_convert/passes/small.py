@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from humming_convert.layouts import e8m0
 from humming_convert.layouts.small import SmallPasses
 from humming_convert.passes.aux_values import address
+from humming_convert.passes.calls import At, Listing
 from humming_convert.passes.machine import Kernel, kernels
 from humming_convert.passes.scales import place_scales
 from humming_convert.standard import expr
@@ -67,6 +68,13 @@ def look_up(codes: U16, table: U16) -> tuple[U16, NDArray[np.int64]]:
     """`table[codes]`, and how often each code occurs [65536]."""
     assert table.shape == (1 << 16,) and table.dtype == codes.dtype == np.uint16, (table.shape, codes.dtype)
     return _looked_up(_look_up(), codes, np.ascontiguousarray(table))
+
+
+def add_look_up(listing: Listing, numbers: At, table: At, counts: At, count: int) -> None:
+    """A call that replaces `count` 16-bit numbers by `table[number]` and adds to counts (uint32 [65536]) how often each occurred.
+    The caller clears the counts, and sees to it that none of them overflows."""
+    places = tuple(enumerate((numbers, numbers, table, counts)))
+    listing.kernel(_look_up(), np.array([0, 0, 0, 0, count], np.int64), places, want=count)
 
 
 # ---- rows of E8M0 bytes

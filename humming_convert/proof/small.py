@@ -7,6 +7,7 @@ reference, which shares nothing with the compiled passes. Facts: architecture.md
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ GROUPS = 8  # groups looked at in a large tensor, each with all its rows
 
 
 def prove_small(planned: PlannedLayer, standard: Mapping[str, Array], want: Mapping[str, Array], back: Mapping[str, Array]) -> None:
-    """standard: the layer's tensors as they went into packing; want: what packing made of them; back: what the file holds.
+    """standard: the layer's tensors as they went into packing; want: what packing made of them; back: what the file holds. Scales that are proven
+    apart (`proof.scales`) are in none of them.
 
     Raises ProofFailed if a byte differs, or if the file's tensors do not say what the standard ones do.
     """
@@ -38,7 +40,7 @@ def prove_small(planned: PlannedLayer, standard: Mapping[str, Array], want: Mapp
     recipe = planned.recipe
     if recipe is None:
         return
-    if sum(x.size for role, x in standard.items() if role != "weight") <= WHOLE:
+    if sum(prod(x.shape) for role, x in planned.layer.tensors.items() if role != "weight") <= WHOLE:
         _restored(planned, recipe, standard, back)
     else:
         _sampled(planned, recipe, standard, back)
@@ -82,7 +84,7 @@ def _sampled(planned: PlannedLayer, recipe: LayerRecipe, standard: Mapping[str, 
         return values[role][expert] if recipe.experts is not None else values[role]
 
     inverse = {"normal": lambda x: normal_back(x, ppu), "on_c": on_c_back}.get(recipe.small.place)
-    if inverse is not None and _kept(recipe) and _same_groups(recipe, of(standard, "weight_scale")):
+    if "weight_scale" in standard and inverse is not None and _kept(recipe) and _same_groups(recipe, of(standard, "weight_scale")):
         scale = of(standard, "weight_scale")
         groups = some_places(scale.shape[1], GROUPS, 0)
         got = inverse(of(back, "weight_scale")[groups])[:n]

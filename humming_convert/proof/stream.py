@@ -281,7 +281,8 @@ class ExpertStream:
         """Codes of some rows [m, k] from `column` on, as they are placed."""
         group = self.recipe.group
         lead = column % group if group else 0  # columns of the first group before `column`
-        codes = np.pad(codes, ((0, 0), (lead, 0)))
+        if lead:
+            codes = np.pad(codes, ((0, 0), (lead, 0)))
         some = replace(self.recipe, n=codes.shape[0], k=codes.shape[1], pad_n=0, pad_k=0)
 
         def cut(x: NDArray[np.uint8] | None) -> NDArray[np.uint8] | None:
@@ -372,10 +373,13 @@ class Packers(Protocol):
         """Called in the thread that will use it."""
 
 
+@lru_cache(maxsize=1024)
 def some_places(size: int, count: int, seed: int) -> NDArray[np.intp]:
     """Up to `count` different numbers below `size`, ascending, the same for the same seed. (numpy's random and unique cost 0.1 s to import.)"""
     dice = random.Random(SEED + seed)  # noqa: S311 nothing secret
-    return np.array(sorted({dice.randrange(size) for _ in range(count)}), np.intp)
+    out = np.array(sorted({dice.randrange(size) for _ in range(count)}), np.intp)
+    out.flags.writeable = False
+    return out
 
 
 @lru_cache(maxsize=64)

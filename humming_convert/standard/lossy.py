@@ -64,17 +64,17 @@ class Meter(Struct):
         a, b = np.asarray(before).reshape(-1), np.asarray(after).reshape(-1)
         measure = Measure(step, tensor)
         for start in range(0, a.size, CHUNK):  # in pieces that stay in the cache: the float64 copies are the cost
-            _add(measure, a[start : start + CHUNK].astype(np.float64), b[start : start + CHUNK].astype(np.float64))
+            _add(measure, a[start : start + CHUNK], b[start : start + CHUNK])
         if measure.count:
             self._join(measure)
 
-    def record_counts(self, step: str, tensor: str, before: NDArray[Any], after: NDArray[Any], counts: NDArray[np.intp]) -> None:
-        """As `record`, where many numbers are few different ones: counts[i] times before[i] became after[i]."""
-        present = np.flatnonzero(counts)
-        measure = Measure(step, tensor)
-        _add(measure, before[present].astype(np.float64), after[present].astype(np.float64), counts[present])
-        if measure.count:
-            self._join(measure)
+    def record_counts(self, step: str, tensor: str, changes: Changes, counts: NDArray[Any]) -> None:
+        """As `record`, where many numbers are few different ones: counts[i] of them made the change i."""
+        assert step in STEPS, step
+        made = np.flatnonzero((counts != 0) & changes.moved)
+        if made.size:
+            count, size = int(counts[made].sum(dtype=np.int64)), float(changes.size[made].max())
+            self._join(Measure(step, tensor, count, size, float(changes.relative[made].max())))
 
     def _join(self, measure: Measure) -> None:
         m = self.found.setdefault((measure.step, measure.tensor), Measure(measure.step, measure.tensor))
@@ -82,15 +82,29 @@ class Meter(Struct):
         m.max_abs, m.max_rel = max(m.max_abs, measure.max_abs), max(m.max_rel, measure.max_rel)
 
 
-def _add(m: Measure, a: NDArray[np.float64], b: NDArray[np.float64], times: NDArray[np.intp] | None = None) -> None:
-    """Adds the changes from a to b. NaN that stays NaN is none; a change from 0 or to an infinity has no relative size."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        change = np.abs(b - a)
-        moved = ~((change == 0) | (a == b) | ((a != a) & (b != b)))
-        count = int(np.count_nonzero(moved) if times is None else times[moved].sum())
-        if not count:
-            return
+class Changes(Struct, frozen=True):
+    """What a step does to some numbers. moved: which it changes (NaN that stays NaN is none); size: absolute; relative: to the number
+    itself, 0 for a change from 0 or to an infinity. Both 0 where nothing moved."""
+
+    moved: NDArray[np.bool_]
+    size: NDArray[np.float64]
+    relative: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, before: NDArray[Any], after: NDArray[Any]) -> Changes:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            a, b = before.astype(np.float64), after.astype(np.float64)
+            change = np.abs(b - a)
+            moved = ~((change == 0) | (a == b) | ((a != a) & (b != b)))
+            relative = np.where(moved, change / np.abs(a), 0.0)
+        return cls(moved, np.where(moved, change, 0.0), np.where(np.isfinite(relative), relative, 0.0))
+
+
+def _add(m: Measure, before: NDArray[Any], after: NDArray[Any]) -> None:
+    """Adds the changes of some numbers."""
+    changes = Changes.of(before, after)
+    count = int(np.count_nonzero(changes.moved))
+    if count:
         m.count += count
-        m.max_abs = max(m.max_abs, float(np.where(moved, change, 0.0).max()))
-        rel = np.where(moved, change / np.abs(a), 0.0)
-        m.max_rel = max(m.max_rel, float(np.where(np.isfinite(rel), rel, 0.0).max()))
+        m.max_abs = max(m.max_abs, float(changes.size.max()))
+        m.max_rel = max(m.max_rel, float(changes.relative.max()))

@@ -16,7 +16,7 @@ from typing import Any
 from humming_convert import api
 from humming_convert.cli.guard import guarded
 from humming_convert.cli.main import application
-from humming_convert.engine import programs, streaming
+from humming_convert.engine import programs
 from humming_convert.proof import stream
 
 KINDS = {"write": 1, "read": 2, "sync": 4, "name": 8}
@@ -26,7 +26,7 @@ ACTIONS = {"fail": 1, "short": 2, "kill-before": 3, "kill-after": 4}
 def warm(model: str, out: str, lists: bool = False) -> None:
     """Imports everything that a conversion imports. lists: small layers too go through compiled passes, in lists of several windows."""
     if lists:
-        stream.SMALL, programs.WINDOW, streaming.LIST = 0, 1 << 8, 1 << 14
+        stream.SMALL, programs.WINDOW, programs.LIST = 0, 1 << 8, 1 << 14
     api.convert(api.plan(model, target="sm90", act="bf16"), out=out)
     api.verify(out)
 

@@ -1,0 +1,155 @@
+"""Scales that only move, from where they are stored to where they belong: in windows of some groups, cast by a table on the way.
+
+Packing reads the parts of a fused or stacked tensor where they lie. The proof goes the other way: every scale that the file holds is compared with the
+source's, and some groups are read again by Python, from where it says that they are, cast and put back into order by the references.
+In: a planned layer.  Out: parts and windows of one expert; the first difference as a ProofFailed.
+Facts: layouts.md 6; architecture.md 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from humming_convert import passes
+from humming_convert.checkpoint.tensors import DTYPES, Read
+from humming_convert.layouts import scales_apart
+from humming_convert.layouts.config import ScalePlace
+from humming_convert.layouts.scales import unplace_scale
+from humming_convert.plan.types import PlannedLayer
+from humming_convert.proof.failed import ProofFailed
+from humming_convert.proof.stream import SAMPLED, large, some_places
+from humming_convert.standard.expr import Cast, Weight, cast_values
+from humming_convert.standard.numbers import STORED_AS
+from humming_convert.standard.parts import StoredPart, stored_parts
+
+ROLE = "weight_scale"
+WINDOW = 1 << 18  # bytes: the source's numbers, their place in memory and both files' pages stay in the second-level cache
+GROUPS = 2  # read again by Python: in every group the order of the rows is the same
+ROWS = 128  # of each part where it is stored row by row; a multiple of `passes.LINEAR`
+
+ReadFile = Callable[[int, int], NDArray[np.uint8]]
+"""(offset, bytes) -> what the output file holds there."""
+
+
+class ScaleSort(Struct, frozen=True, kw_only=True):
+    """All that decides how the scales [n, g] of an expert move, whatever their files and values. size: bytes of one; cast: whether a table rounds
+    them; parts: (first row, rows, stored as [g, rows])."""
+
+    place: ScalePlace
+    ppu: bool
+    n: int
+    g: int
+    size: int
+    cast: bool
+    parts: tuple[tuple[int, int, bool], ...]
+
+    def shape(self, part: int, groups: int) -> passes.ScaleShape:
+        """A part of a window of so many groups, as the pass is told of it."""
+        _, n, turned = self.parts[part]
+        strides = (self.size, n * self.size) if turned else (groups * self.size, self.size)
+        return passes.ScaleShape(place=self.place, ppu=self.ppu, n=n, g=groups, n_total=self.n, width=8 * self.size, strides=strides)
+
+
+@lru_cache(maxsize=256)
+def windows_of(sort: ScaleSort) -> list[tuple[int, int]]:
+    """(first group, end): some groups at a time where each is stored as one row, else all of them."""
+    if not all(turned for _, _, turned in sort.parts):
+        return [(0, sort.g)]
+    unit = passes.LINEAR[sort.place].groups
+    step = max(WINDOW // (sort.n * sort.size) // unit, 1) * unit
+    return [(g, min(g + step, sort.g)) for g in range(0, sort.g, step)]
+
+
+@lru_cache(maxsize=256)
+def has_passes(sort: ScaleSort) -> bool:
+    """Whether there is a compiled pass for every part of every window."""
+    rows, each = passes.LINEAR[sort.place].rows, {g1 - g0 for g0, g1 in windows_of(sort)}
+    return all(
+        row % rows == 0 and passes.scale_plan(sort.shape(i, g)) is not None for i, (row, _, _) in enumerate(sort.parts) for g in each
+    )
+
+
+class ScaleStream:
+    """The scales of one expert, a matrix [n, g]. cast: what rounds them, None where they stay as they are."""
+
+    def __init__(self, planned: PlannedLayer, expert: int, parts: tuple[StoredPart, ...], cast: Cast | None) -> None:
+        recipe = planned.recipe
+        assert recipe is not None
+        self.planned, self.expert, self.parts, self.cast = planned, expert, parts, cast
+        self.n, self.g, self.size = recipe.n, parts[0].columns, DTYPES[parts[0].view.dtype].itemsize
+        self.sort = ScaleSort(
+            place=recipe.small.place,
+            ppu=recipe.pair.target.ppu,
+            n=self.n,
+            g=self.g,
+            size=self.size,
+            cast=cast is not None,
+            parts=tuple((p.row, p.n, p.turned) for p in parts),
+        )
+        self.windows = windows_of(self.sort)
+
+    @property
+    def nbytes(self) -> int:
+        return self.n * self.g * self.size
+
+    def failed(self, what: str) -> ProofFailed:
+        where = "" if self.planned.recipe is None or self.planned.recipe.experts is None else f" of expert {self.expert}"
+        return ProofFailed(self.planned, ROLE, f"{self.planned.outputs[ROLE].name}: {what}{where}")
+
+    def prove_samples(self, read: Read, read_file: ReadFile) -> None:
+        """Some groups, all rows or ROWS of each part, read again from the source and from the file. read_file: from this expert's first byte on."""
+        assert self.planned.recipe is not None
+        experts = self.planned.recipe.experts or 1
+        if self.expert % max(experts // SAMPLED, 1) and self.expert != experts - 1:
+            return
+        unit = passes.LINEAR[self.sort.place].groups
+        units = some_places(self.g // unit, max(GROUPS // unit, 1), self.expert)
+        groups = (units[:, None] * unit + np.arange(unit)).reshape(-1)
+        step = unit * self.n * self.size
+        raw = np.stack([read_file(int(u) * step, step) for u in units])
+        dtype = DTYPES[self.planned.outputs[ROLE].dtype]
+        placed = unplace_scale(raw.view(dtype).reshape(len(units), -1), self.sort.place, self.sort.ppu, self.n, len(groups))
+        for part in self.parts:
+            first, numbers = _some(part, groups, self.expert, read)
+            want = numbers if self.cast is None else cast_values(numbers, self.cast.dtype)
+            got = placed[part.row + first : part.row + first + len(want)]
+            if got.shape != want.shape or not passes.equal_bytes(_bits(got), _bits(want)):
+                raise self.failed(f"groups {groups.tolist()} restored are not those of {part.view.name}")
+
+
+def _some(part: StoredPart, groups: NDArray[np.intp], seed: int, read: Read) -> tuple[int, NDArray[Any]]:
+    """(first row, numbers of some rows [rows, groups]), as they are stored."""
+    if part.turned:
+        return 0, np.concatenate([read(part.view.rows(g, g + 1)) for g in groups.tolist()]).T
+    first = ROWS * int(some_places(max(part.n // ROWS, 1), 1, seed)[0])
+    return first, read(part.view.rows(first, min(first + ROWS, part.n)))[:, groups]
+
+
+def _bits(values: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(values).view(f"u{values.itemsize}")
+
+
+def scale_streams(planned: PlannedLayer) -> list[ScaleStream] | None:
+    """The scales of every expert; None where they are no stored matrices that only move, or the layer is too small to load a pass."""
+    recipe, expr, weight = planned.recipe, planned.layer.tensors.get(ROLE), planned.layer.tensors["weight"]
+    if recipe is None or expr is None or not isinstance(weight, Weight) or not large(weight) or not scales_apart(recipe):
+        return None
+    cast = expr if isinstance(expr, Cast) else None
+    parts = stored_parts(expr if cast is None else cast.arg)
+    sixteen = recipe.source.scale.dtype in ("float16", "bfloat16")
+    wanted = recipe.param_dtype if sixteen else STORED_AS[recipe.source.scale.dtype]
+    if parts is None or expr.dtype != wanted or DTYPES[parts[0].view.dtype].itemsize != DTYPES[wanted].itemsize:
+        return None
+    experts, groups = recipe.experts or 1, recipe.k // recipe.pair.gw if recipe.pair.gw else 1
+    each = [tuple(p for p in parts if p.expert == e) for e in range(experts)]
+    whole = all(sum(p.n for p in mine) == recipe.n for mine in each)
+    if not whole or any(p.columns != groups or p.view.dtype != parts[0].view.dtype for p in parts):
+        return None
+    streams = [ScaleStream(planned, e, mine, cast) for e, mine in enumerate(each)]
+    return streams if all(has_passes(x.sort) for x in streams) else None

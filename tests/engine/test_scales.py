@@ -1,0 +1,205 @@
+"""Scales that go as lists of calls: the bytes and measures of the reference, and every call that does not do its work noticed and told."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from humming_convert import api, passes
+from humming_convert.checkpoint.reading import SourceUnreadable
+from humming_convert.demo.models import Sample, Shape, decoder
+from humming_convert.demo.samples import DECODERS
+from humming_convert.engine import pack, programs, scales
+from humming_convert.plan.types import Plan
+from humming_convert.proof import scales as scale_proof
+from humming_convert.proof import small, stream
+from humming_convert.proof.failed import ProofFailed
+
+ROWS = {row["name"]: row for row in DECODERS}
+WIDE = Shape(hidden=4096, intermediate=512, heads=4, kv_heads=2, head_dim=64)  # 32 groups of 128 in a row, whole tiles of rows
+KIND = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4, use_errno=True)
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.glob("*.safetensors"))}
+
+
+def wide(name: str) -> Sample:
+    return decoder(**{**ROWS[name], "shape": WIDE})
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Windows of few groups. Gives the layers whose scales went as calls."""
+    made: list[str] = []
+    real = scales.write_scales
+
+    def noted(streams: Any, *rest: Any) -> str:
+        made.append(streams[0].planned.layer.name)
+        return real(streams, *rest)
+
+    monkeypatch.setattr(stream, "SMALL", 0)
+    monkeypatch.setattr(programs, "_kept", {})
+    monkeypatch.setattr(scale_proof, "WINDOW", 1 << 12)
+    scale_proof.windows_of.cache_clear()
+    scale_proof.has_passes.cache_clear()
+    monkeypatch.setattr(pack, "write_scales", noted)
+    return made
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    return api.plan(wide("gptq-4bit-v1-sym").write(tmp_path), target="sm90", act="bf16")
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "act"),
+    [
+        ("gptq-4bit-v1-sym", "sm90", "bf16"),
+        ("gptq-4bit-v1-sym", "sm90", "fp8"),
+        ("gptq-4bit-v1-sym", "ppu", "bf16"),
+        ("awq-4bit-gemm", "sm90", "bf16"),
+        ("gptq-4bit-v2-asym", "sm90", "fp8"),
+        ("ct-int4-asym", "sm90", "bf16"),  # stored row by row; biases and zero points beside them
+        ("ct-int4-qwen3-moe", "sm90", "bf16"),  # experts
+        ("ct-nvfp4", "sm120", "nvfp4"),
+    ],
+)
+def test_calls_give_the_bytes_and_measures_of_the_reference(
+    name: str, target: str, act: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    plan = api.plan(wide(name).write(tmp_path), target=target, act=act)
+    api.convert(plan, out=tmp_path / "reference")
+    made = request.getfixturevalue("listed")
+    api.convert(plan, out=tmp_path / "calls")
+    assert made
+    assert weights(tmp_path / "calls") == weights(tmp_path / "reference")
+    left, right = (json.loads((tmp_path / x / "humming_manifest.json").read_text()) for x in ("calls", "reference"))
+    assert left == right
+
+
+@pytest.mark.parametrize("whole", [0, 1 << 30], ids=["sampled", "restored whole"])
+def test_zero_points_beside_them_are_proven(whole: int, tmp_path: Path, listed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = api.plan(wide("awq-4bit-gemm").write(tmp_path), target="sm90", act="bf16")
+    monkeypatch.setattr(small, "WHOLE", whole)
+    api.convert(plan, out=tmp_path / "right")
+    assert listed
+    real = pack.pack_small
+
+    def wrong(recipe: Any, *given: Any, **named: Any) -> Any:
+        out, aux = real(recipe, *given, **named)
+        return {role: x ^ (role == "zero_point") for role, x in out.items()}, aux
+
+    monkeypatch.setattr(pack, "pack_small", wrong)
+    with pytest.raises(ProofFailed, match="restored"):
+        api.convert(plan, out=tmp_path / "wrong")
+
+
+# ------------------------------------------------------------------ calls that do not do their work
+Replaced = Callable[[str, int, Callable[..., int]], None]
+
+
+@pytest.fixture
+def instead(monkeypatch: pytest.MonkeyPatch, listed: list[str]) -> Replaced:
+    """Call number `number` of a function in a program of scales is another one."""
+
+    def replace(name: str, number: int, function: Callable[..., int]) -> None:
+        real = scales._listed
+        kept = KIND(function)
+
+        def changed(of: Any) -> Any:
+            found = real(of)
+            at = np.flatnonzero(found.program.calls[:, 0] == passes.function(*FUNCTIONS[name]))
+            found.program.calls[at[number], 0] = ctypes.cast(kept, ctypes.c_void_p).value
+            return found
+
+        monkeypatch.setattr(scales, "_listed", changed)
+        held.append(kept)
+
+    held: list[Any] = []
+    return replace
+
+
+FUNCTIONS = {"read": ("pread64", "pread"), "write": ("pwrite64", "pwrite"), "compare": ("memcmp",)}
+
+
+def real(name: str) -> Any:
+    return ctypes.cast(passes.function(*FUNCTIONS[name]), KIND)
+
+
+@pytest.mark.parametrize(("name", "number"), [("read", 0), ("read", 1), ("read", 2), ("write", 0), ("write", 1)])
+def test_short_transfers_are_finished(name: str, number: int, plan: Plan, tmp_path: Path, instead: Replaced) -> None:
+    instead(name, number, lambda fd, at, nbytes, offset: real(name)(fd, at, nbytes // 3, offset))
+    api.convert(plan, out=tmp_path / "short")
+    api.verify(tmp_path / "short")
+
+
+@pytest.mark.parametrize(("name", "error"), [("read", SourceUnreadable), ("write", OSError)])
+def test_errors_are_told(name: str, error: type[Exception], plan: Plan, tmp_path: Path, instead: Replaced) -> None:
+    def fails(*_: int) -> int:
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+    instead(name, 0, fails)
+    with pytest.raises(error, match=r"Input/output error"):
+        api.convert(plan, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupted_call_is_made_again(plan: Plan, tmp_path: Path, instead: Replaced) -> None:
+    def interrupted(*_: int) -> int:
+        ctypes.set_errno(errno.EINTR)
+        return -1
+
+    instead("read", 0, interrupted)
+    api.convert(plan, out=tmp_path / "out")
+
+
+def test_a_bit_that_the_file_lost_is_found(plan: Plan, tmp_path: Path, instead: Replaced) -> None:
+    def flipped(fd: int, at: int, nbytes: int, offset: int) -> int:
+        raw = bytearray(ctypes.string_at(at, nbytes))
+        raw[nbytes // 2] ^= 4
+        return int(real("write")(fd, ctypes.addressof((ctypes.c_char * nbytes).from_buffer(raw)), nbytes, offset))
+
+    instead("write", 1, flipped)
+    with pytest.raises(ProofFailed, match="does not hold the source's scales in groups"):
+        api.convert(plan, out=tmp_path / "out")
+
+
+def test_scales_read_from_a_wrong_place_are_found_by_python(plan: Plan, tmp_path: Path, listed: list[str], monkeypatch: Any) -> None:
+    """Packing and its proof share what a call read; the samples do not."""
+    real = scales._piece
+    monkeypatch.setattr(scales, "_piece", lambda of, part, groups: real(of, part, (0, groups[1] - groups[0])))
+    monkeypatch.setattr(scale_proof, "GROUPS", 32)
+    with pytest.raises(ProofFailed, match="restored are not those of"):
+        api.convert(plan, out=tmp_path / "out")
+
+
+def test_a_wrong_table_is_found_by_python(plan: Plan, tmp_path: Path, listed: list[str], monkeypatch: Any) -> None:
+    table, changes = scales.cast_table("F16", "BF16")
+    wrong = (table.view(np.uint16) ^ 1).view(table.dtype)
+    monkeypatch.setattr(scales, "cast_table", lambda *_: (wrong, changes))
+    with pytest.raises(ProofFailed, match="restored are not those of"):
+        api.convert(plan, out=tmp_path / "out")
+
+
+def test_tables_live_as_long_as_calls_use_them(plan: Plan, listed: list[str], tmp_path: Path, monkeypatch: Any) -> None:
+    """Two threads may make a table each, of which only one stays elsewhere."""
+    real = scales.cast_table.__wrapped__
+    monkeypatch.setattr(scales, "cast_table", lambda *names: real(*names))
+    api.convert(plan, out=tmp_path / "out")
+
+
+def test_more_scales_than_a_count_holds_are_counted_in_parts(plan: Plan, listed: list[str], tmp_path: Path, monkeypatch: Any) -> None:
+    api.convert(plan, out=tmp_path / "at once")
+    monkeypatch.setattr(scales, "COUNTED", 1)
+    api.convert(plan, out=tmp_path / "in parts")
+    left, right = (json.loads((tmp_path / x / "humming_manifest.json").read_text()) for x in ("at once", "in parts"))
+    assert left["layers"] == right["layers"]
