@@ -67,7 +67,7 @@ def name_of(folder: Path) -> tuple[str, str | None]:
     cache = path.parent.parent.name
     if path.parent.name == "snapshots" and cache.startswith("models--"):
         return "/".join(cache.split("--")[1:]), path.name
-    return path.name or "model", None
+    return os.fsencode(path.name).decode(errors="replace") or "model", None  # it goes into documents, which are UTF-8
 
 
 def _entries(folder: Path, findings: Findings) -> list[str] | None:

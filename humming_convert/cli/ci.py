@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from humming_convert.cli import exits
+from humming_convert.cli.asides import write_aside
 from humming_convert.cli.guard import findings_of, known
 from humming_convert.findings import Finding, Refused
 
@@ -30,12 +31,8 @@ class Heard:
 
 @contextmanager
 def told_to_ci(verb: str, base: str, sarif: Path | None, annotations: bool) -> Iterator[Heard]:
-    """base: the model or folder that the findings' files are of. Exceptions go on. OSError, before the work, if `sarif` cannot be written."""
+    """base: the model or folder that the findings' files are of. Exceptions go on. `sarif`: asides.check_places has looked at it."""
     heard = Heard()
-    if sarif is not None:
-        if not sarif.parent.is_dir():
-            raise typer.BadParameter(f"--sarif {sarif}: there is no folder {sarif.parent}")
-        sarif.write_text("")
     why = None
     try:
         yield heard
@@ -68,4 +65,4 @@ def _write(verb: str, base: str, heard: Heard, why: str | None, to: Path | None,
             print(line, file=sys.stderr)
     if to is not None:
         ended = Ended(exit_code=heard.code, ran=heard.code in ANSWERS, why=why)
-        to.write_text(sarif_text(sarif(verb, heard.findings, place, ended)))
+        write_aside(to, sarif_text(sarif(verb, heard.findings, place, ended)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from humming_convert.cli import options as o
 from humming_convert.cli.request import with_request
-from humming_convert.cli.say import print_findings, print_json, print_result, size
+from humming_convert.cli.say import joined, print_findings, print_json, print_result, size
 
 HELP = "Convert a checkpoint (the default verb)."
 
@@ -68,7 +68,11 @@ def _convert(
             result.seconds = {"start": started, "plan": planned - started, **result.seconds}
     if json:
         documents = [r.document() for r in results]
-        print_json(documents[0] if len(documents) == 1 else {"status": "done", "results": documents, "findings": documents[0]["findings"]})
+        print_json(
+            documents[0]
+            if len(documents) == 1
+            else {"status": "done", "results": documents, "findings": joined(d["findings"] for d in documents)}
+        )
         return
     for number, result in enumerate(results):
         if number == 0 or result.plan.findings != results[0].plan.findings:

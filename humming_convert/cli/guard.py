@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -46,10 +46,34 @@ class Signals:
         raise KeyboardInterrupt if self.came == signal.SIGINT else exits.Terminated
 
 
+class Spoken:
+    """stdout whose reader may go away: what can no longer be said is dropped, and the run ends with its own exit code."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return self._said(lambda: int(self._stream.write(text)))
+
+    def flush(self) -> None:
+        self._said(lambda: self._stream.flush() or 0)
+
+    def _said(self, say: Callable[[], int]) -> int:
+        try:
+            return say()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            return 0
+
+
 def guarded(app: typer.Typer, arguments: list[str]) -> int:
     """Runs the app; the exit code of architecture.md 9.3. Never a traceback for anything but a bug."""
     as_json, verbose = "--json" in arguments, "--verbose" in arguments or "-v" in arguments
     signals = Signals()
+    sys.stdout = Spoken(sys.stdout)
     gc.set_threshold(200_000, 50, 1000)  # a plan is hundreds of thousands of objects that stay, and nothing in them is a cycle
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a core that waits by spinning; no matrix is multiplied here
 
@@ -83,9 +107,6 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
         return end(exits.REFUSED, f"refused: {count} error{'s' * (count != 1)}, nothing was written", error.findings)
     except (KeyboardInterrupt, typer.Abort, exits.Terminated):
         return stopped(signals.came)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away: nothing more can be said there
-        return exits.DONE
     except MemoryError:
         return end(exits.ENVIRONMENT, "out of memory; a lower --max-memory or fewer --jobs need less", (), "out-of-memory")
     except Exception as error:  # noqa: BLE001 the edge of the program: known kinds by table, anything else is a bug and says so

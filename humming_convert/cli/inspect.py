@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from humming_convert.cli import exits
 from humming_convert.cli import options as o
-from humming_convert.cli.pages import check_place, write_page
+from humming_convert.cli.asides import check_places, write_page
 from humming_convert.cli.say import print_findings, print_json
 
 HELP = "Say what is in a checkpoint, and what each target could do with it."
@@ -14,7 +14,7 @@ def command(model: o.Model, html: o.HtmlFile = None, json: o.Json = False, verbo
     from humming_convert import api
     from humming_convert.cli.model import say_model
 
-    check_place(html, model)
+    check_places({"--html": html}, [model])
     say_model(model, quiet=json)
     found = api.inspect(model)
     if html is not None:

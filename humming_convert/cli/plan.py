@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from humming_convert.cli import options as o
+from humming_convert.cli.asides import check_places, write_page
 from humming_convert.cli.ci import told_to_ci
-from humming_convert.cli.pages import check_place, write_page
 from humming_convert.cli.request import with_request
-from humming_convert.cli.say import print_findings, print_json, size, table
+from humming_convert.cli.say import joined, print_findings, print_json, size, table
 
 if TYPE_CHECKING:
     from humming_convert.plan.types import Plan
@@ -44,27 +44,27 @@ def _plan(
         raise typer.BadParameter("--fingerprint, --cache-key and --json each print one thing alone; take one")
     if headers_only and (fingerprint or cache_key):
         raise typer.BadParameter("--headers-only leaves questions open whose answers the fingerprint is taken of; leave it out")
-    check_place(html, model)
+    check_places({"--html": html, "--sarif": sarif}, [model])
     say_model(model, quiet=json or quiet)
     targets = request.pop("target") or [None]
     with told_to_ci("plan", model, sarif, annotations) as heard:
         plans = api.plans(model, targets, io=o.io_of(io, "mmap"), headers_only=headers_only, **request)
         heard.add(f for plan in plans for f in plan.findings)
-    if html is not None:
-        from humming_convert.report.planned import report_plans
+        if html is not None:
+            from humming_convert.report.planned import report_plans
 
-        write_page(html, report_plans(plans))
-    if json:
-        documents = [plan_document(p) for p in plans]
-        print_json(documents[0] if len(documents) == 1 else {"plans": documents, "findings": documents[0]["findings"]})
-        return
-    for plan in plans:
-        if fingerprint or cache_key:
-            print_findings(plan.findings, verbose=verbose, least="error" if quiet else "note")
-            print(plan.fingerprint if fingerprint else api.cache_key(plan))
-            continue
-        where = out or api.default_name(plan)
-        _say(plan, Path(where) / api.default_name(plan) if out and len(plans) > 1 else Path(where), quiet=quiet, verbose=verbose)
+            write_page(html, report_plans(plans))
+        if json:
+            documents = [plan_document(p) for p in plans]
+            print_json(documents[0] if len(documents) == 1 else {"plans": documents, "findings": joined(d["findings"] for d in documents)})
+            return
+        for plan in plans:
+            if fingerprint or cache_key:
+                print_findings(plan.findings, verbose=verbose, least="error" if quiet else "note")
+                print(plan.fingerprint if fingerprint else api.cache_key(plan))
+                continue
+            where = out or api.default_name(plan)
+            _say(plan, Path(where) / api.default_name(plan) if out and len(plans) > 1 else Path(where), quiet=quiet, verbose=verbose)
 
 
 def _say(plan: Plan, where: Path, *, quiet: bool, verbose: bool) -> None:

@@ -23,6 +23,14 @@ def print_json(document: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def joined(found: Iterable[Sequence[Any]]) -> list[Any]:
+    """The findings of several documents, each once, in their order."""
+    out: list[Any] = []
+    for findings in found:
+        out += [f for f in findings if f not in out]
+    return out
+
+
 def coloured(stream: TextIO) -> bool:
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 

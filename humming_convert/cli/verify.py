@@ -11,8 +11,8 @@ import typer
 
 from humming_convert.cli import exits
 from humming_convert.cli import options as o
+from humming_convert.cli.asides import check_places, write_page
 from humming_convert.cli.ci import Heard, told_to_ci
-from humming_convert.cli.pages import check_place, write_page
 from humming_convert.cli.say import print_findings, print_json
 from humming_convert.findings import Finding
 
@@ -50,6 +50,7 @@ def command(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> int:
+    check_places({"--html": html, "--sarif": sarif}, [out, source])
     with told_to_ci("verify", str(out), sarif, annotations) as heard:
         return _verify(out, source, gpu, sample, kernels, record, heard, html, json, quiet, verbose)
 
@@ -73,7 +74,6 @@ def _verify(
 
     if sample is not None and not gpu:
         raise typer.BadParameter("--sample chooses layers for --gpu")
-    check_place(html, out)
     say_model(source, quiet=json or quiet)
     with display(as_json=json, quiet=quiet) as progress:
         model = api.fetched(source, out, progress) if source is not None else None
@@ -92,10 +92,15 @@ def _verify(
         failed = failed or on_gpu.failed
         document |= {"status": "failed" if failed else "ok", "gpu": on_gpu.document(), "findings": [f.as_dict() for f in findings]}
         summary += f"\n{on_gpu.summary()}"
-    if html is not None:
-        _write(html, out, findings, found.checked, results)
     code = exits.CHECK_FAILED if failed else exits.DONE
     heard.add(findings, code)
+    if html is not None:
+        try:
+            _write(html, out, findings, found.checked, results)
+        except OSError as error:
+            if not failed:
+                raise
+            print(f"--html {html}: {error.strerror or error}; the page was not written", file=sys.stderr)  # a failed check says more
     if json:
         print_json(document)
         return code

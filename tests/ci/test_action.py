@@ -105,6 +105,11 @@ def told(tmp_path: Path) -> Runner:
     return Runner(tmp_path / "work", tmp_path / "temporary", tmp_path / "cache", INSTALL)
 
 
+def test_a_second_target_is_a_usage_error(told: Runner) -> None:
+    ran = told.run(model="m", target="sm90", options="--target=sm80")
+    assert ran.codes["Plan"] == 2 and not (told.work / "words").exists()
+
+
 def test_without_a_target_the_standard_form_is_made(told: Runner) -> None:
     told.run(model="m", cache="false")
     words = (told.work / "words").read_text().splitlines()

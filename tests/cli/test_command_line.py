@@ -175,3 +175,9 @@ def test_tables_are_printed() -> None:
     assert "sm90" in call("targets").stdout
     assert "GPTQ" in call("formats").stdout
     assert document(call("targets", "--json"))["targets"]
+
+
+def test_findings_of_several_targets_stand_together_each_once() -> None:
+    from humming_convert.cli.say import joined
+
+    assert joined([[{"code": "a"}, {"code": "b"}], [{"code": "b"}, {"code": "c"}], []]) == [{"code": "a"}, {"code": "b"}, {"code": "c"}]
