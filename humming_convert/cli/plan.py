@@ -53,7 +53,7 @@ def _plan(
         if html is not None:
             from humming_convert.report.planned import report_plans
 
-            write_page(html, report_plans(plans))
+            write_page(html, report_plans(plans, headers_only=headers_only))
         if json:
             documents = [plan_document(p) for p in plans]
             print_json(documents[0] if len(documents) == 1 else {"plans": documents, "findings": joined(d["findings"] for d in documents)})

@@ -16,7 +16,7 @@ from humming_convert.report.types import Cell, Layer, Map, Report, Table, Verdic
 from humming_convert.standard.numbers import MODEL_DTYPES
 
 
-def report_plans(plans: Sequence[Plan]) -> Report:
+def report_plans(plans: Sequence[Plan], *, headers_only: bool = False) -> Report:
     """plans: of one source, one a target, at least one."""
     source, totals = plans[0].source, plans[0].totals
     findings = tuple(dict.fromkeys(f for p in plans for f in p.findings))
@@ -29,13 +29,14 @@ def report_plans(plans: Sequence[Plan]) -> Report:
     revision = [("revision", source.revision)] if source.revision else []
     return Report(
         title=f"{source.name}: the plan",
-        state=_state(findings),
+        state=_state(findings, headers_only),
         facts=facts,
         about=[
             ("checkpoint", source.name),
             *revision,
             ("model type", source.model_type or "unknown"),
             ("source formats", ", ".join(plans[0].families)),
+            *([("read", "headers only: no code and no scale was looked at")] if headers_only else []),
         ],
         tables=[_plans(plans), *_questions(plans)],
         findings=[("Findings", findings)],
@@ -43,9 +44,14 @@ def report_plans(plans: Sequence[Plan]) -> Report:
     )
 
 
-def _state(findings: Sequence[Finding]) -> Cell:
+def _state(findings: Sequence[Finding], headers_only: bool) -> Cell:
     warnings = sum(f.severity == "warning" for f in findings)
-    return Cell("packs", "can be converted so" + (f", {warnings} warning{'s' * (warnings > 1)}" if warnings else ""))
+    return Cell(
+        "packs",
+        "can be converted so"
+        + (" as far as headers tell" if headers_only else "")
+        + (f", {warnings} warning{'s' * (warnings > 1)}" if warnings else ""),
+    )
 
 
 def _view(p: Plan) -> View:

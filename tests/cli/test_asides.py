@@ -155,8 +155,19 @@ def test_a_folder_whose_name_is_no_utf_8_is_converted_and_named_in_utf_8(model: 
     odd.mkdir()
     for p in model.iterdir():
         (odd / p.name).write_bytes(p.read_bytes())
-    for verb in (["plan", odd, "--target", "sm90", "--json"], [odd, "--target", "sm90", "--out", tmp_path / "out", "--json"], ["inspect", odd, "--json"]):
+    for verb in (
+        ["plan", odd, "--target", "sm90", "--json"],
+        [odd, "--target", "sm90", "--out", tmp_path / "out", "--json"],
+        ["inspect", odd, "--json"],
+    ):
         done = subprocess.run([*CLI, *map(os.fspath, verb)], capture_output=True, timeout=120)
         assert done.returncode == 0, done.stderr
         json.loads(done.stdout.decode())
     assert "odd\ufffd" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_page_of_headers_says_that_no_value_was_looked_at(model: Path, tmp_path: Path) -> None:
+    for option, says in (("--headers-only", True), ("--quiet", False)):
+        assert call("plan", model, "--target", "sm90", option, "--html", tmp_path / "p.html").returncode == 0
+        page = (tmp_path / "p.html").read_text()
+        assert ("as far as headers tell" in page) == says == ("no scale was looked at" in page)
