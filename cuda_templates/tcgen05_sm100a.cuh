@@ -6,7 +6,7 @@
 // One thread issues; an mbarrier says when products are done. Facts: PTX ISA 9.0, tcgen05 instruction and matrix descriptors.
 #pragma once
 
-#include "copies_sm80.cuh"
+#include "barriers_sm90a.cuh"
 
 namespace hc {
 
@@ -25,19 +25,8 @@ HC_FN void give_tensor_memory(u32 address) {
 
 // A barrier that one arrival completes.
 HC_FN void make_barrier(u64* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
+  start_barrier(barrier, 1);
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Until the phase of this parity is over.
-HC_FN void wait_for_phase(u64* barrier, u32 parity) {
-  u32 over = 0;
-  while (!over) {
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(over)
-                 : "r"(shared_address(barrier)), "r"(parity)
-                 : "memory");
-  }
 }
 
 // The barrier is arrived at when all products issued by this thread are done.

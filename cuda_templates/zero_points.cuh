@@ -7,13 +7,6 @@
 
 namespace hc {
 
-// Of one group whose zero points lie side by side: the one of index `at`.
-template <class L>
-HC_FN int integer_zero_at(const u8* group, int at) {
-  if constexpr (L::zero_width == 8) return group[at];
-  return at % 2 ? group[at / 2] >> 4 : group[at / 2] & 15;
-}
-
 template <class L>
 HC_FN int integer_zero(const void* zero_point, int n, int g) {
   const u8* bytes = static_cast<const u8*>(zero_point);

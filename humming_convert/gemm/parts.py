@@ -17,7 +17,7 @@ def parts_of(layer: Layer, tile_n: int, tile_k: int, tile_m: int, rows: int, blo
     if layer.experts:
         return 1
     across, tiles = -(-layer.n // tile_n) * -(-rows // tile_m), -(-layer.shape_k // tile_k)
-    wanted = min(tiles, max(1, MULTIPROCESSORS * blocks // across), max(1, ROOM // (across * tile_n * tile_m * 4)))
+    wanted = min(tiles, max(1, MULTIPROCESSORS * blocks // across), max(1, ROOM // (across * sum_bytes(tile_n, tile_m))))
     each = -(-tiles // wanted)
     return -(-tiles // each)
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from humming_convert.findings import Finding, Findings
 from humming_convert.plan.evidence import ZeroPoints, letter
 from humming_convert.plan.inspect import Inspection, size
-from humming_convert.plan.recipe import describe
 from humming_convert.plan.survey import Outcome, Survey, survey
-from humming_convert.report.types import Cell, Layer, Map, Report, Table, Verdict, View
+from humming_convert.report.layers import source_layer
+from humming_convert.report.types import Cell, Map, Report, Table, Verdict, View
 from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.numbers import MODEL_DTYPES
 
@@ -82,13 +82,13 @@ def _map(surveyed: Survey, findings: Sequence[Finding], dtype: str) -> Map:
     layers = []
     for x, kind in surveyed.layers:
         broken = _broken(x, wrong)
-        layers.append(_layer(x, (broken,) * count if broken is not None else kinds[kind]))
+        layers.append(source_layer(x, (broken,) * count if broken is not None else kinds[kind]))
     for d in surveyed.dequantized:
         broken = _broken(d.layer, wrong)
-        layers.append(_layer(d.layer, (broken or Verdict(mark="plain", why=f"{d.reason} ({d.step})"),) * count))
+        layers.append(source_layer(d.layer, (broken or Verdict(mark="plain", why=f"{d.reason} ({d.step})"),) * count))
     for x in surveyed.apart:
         broken = _broken(x, wrong) or Verdict(mark="refused", why="it finds no place in a fused layer; the findings say why")
-        layers.append(_layer(x, (broken,) * count))
+        layers.append(source_layer(x, (broken,) * count))
     own = "fp16" if dtype == "F16" else "bf16"
     views = tuple(View(*v) for v in surveyed.views)
     return Map(axes=("target", "activation"), views=views, layers=tuple(layers), first=views.index(View(FIRST, own)))
@@ -107,20 +107,6 @@ def _verdict(o: Outcome) -> Verdict:
         return Verdict(mark="refused", why=o.reason)
     why = f"may change values: {', '.join(o.steps)}" if o.steps else ""
     return Verdict(mark="lossy" if o.steps else "packs", why=why, pad_n=o.pad_n, pad_k=o.pad_k, nbytes=o.nbytes)
-
-
-def _layer(x: StandardLayer, verdicts: tuple[Verdict, ...]) -> Layer:
-    return Layer(
-        name=x.name,
-        source=f"{x.family}: {describe(x.form)}",
-        bits=x.form.number.bits,
-        n=x.n,
-        k=x.k,
-        experts=x.experts,
-        parts=len(x.parts),
-        nbytes=sum(v.nbytes for v in x.source),
-        verdicts=verdicts,
-    )
 
 
 # ------------------------------------------------------------------ targets

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from humming_convert.findings import Finding
 from humming_convert.plan.inspect import size
-from humming_convert.plan.recipe import describe
 from humming_convert.plan.survey import possible_steps
 from humming_convert.plan.types import Plan, PlannedLayer
+from humming_convert.report.layers import source_layer
 from humming_convert.report.types import Cell, Layer, Map, Report, Table, Verdict, View
 from humming_convert.standard.numbers import MODEL_DTYPES
 
@@ -93,19 +93,8 @@ def _map(plans: Sequence[Plan]) -> Map:
 
 
 def _layer(mine: dict[int, PlannedLayer], views: int, rank: str) -> Layer:
-    x = next(iter(mine.values())).layer
-    return Layer(
-        name=x.name,
-        source=f"{x.family}: {describe(x.form)}",
-        bits=x.form.number.bits,
-        n=x.n,
-        k=x.k,
-        experts=x.experts,
-        parts=len(x.parts),
-        nbytes=None if rank else sum(v.nbytes for v in x.source),
-        verdicts=tuple(_verdict(mine.get(i)) for i in range(views)),
-        rank=rank,
-    )
+    verdicts = tuple(_verdict(mine.get(i)) for i in range(views))
+    return source_layer(next(iter(mine.values())).layer, verdicts, rank)
 
 
 def _verdict(p: PlannedLayer | None) -> Verdict:
