@@ -23,7 +23,7 @@ from humming_convert.layouts.config import ScalePlace
 from humming_convert.layouts.scales import unplace_scale
 from humming_convert.plan.types import PlannedLayer
 from humming_convert.proof.failed import ProofFailed
-from humming_convert.proof.stream import SAMPLED, large, some_places
+from humming_convert.proof.stream import large, sampled_expert, some_places
 from humming_convert.standard.expr import Cast, Weight, cast_values
 from humming_convert.standard.numbers import STORED_AS
 from humming_convert.standard.parts import StoredPart, stored_parts
@@ -105,8 +105,7 @@ class ScaleStream:
     def prove_samples(self, read: Read, read_file: ReadFile) -> None:
         """Some groups, all rows or ROWS of each part, read again from the source and from the file. read_file: from this expert's first byte on."""
         assert self.planned.recipe is not None
-        experts = self.planned.recipe.experts or 1
-        if self.expert % max(experts // SAMPLED, 1) and self.expert != experts - 1:
+        if not sampled_expert(self.expert, self.planned.recipe.experts or 1):
             return
         unit = passes.LINEAR[self.sort.place].groups
         units = some_places(self.g // unit, max(GROUPS // unit, 1), self.expert)

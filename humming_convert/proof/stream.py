@@ -135,6 +135,11 @@ class Step(Struct, frozen=True):
     sampled: bool
 
 
+def sampled_expert(expert: int, experts: int) -> bool:
+    """Whether it is one of the about SAMPLED experts of a tensor that Python looks at again; the last one is."""
+    return expert % max(experts // SAMPLED, 1) == 0 or expert == experts - 1
+
+
 @dataclass(slots=True)
 class ExpertStream:
     """One expert of a layer. aux: of this expert."""
@@ -189,9 +194,7 @@ class ExpertStream:
 
     def sampled(self, windows: int) -> set[int]:
         """Which windows of this expert are sampled: one, of about SAMPLED experts; the last too where rows or columns are ragged."""
-        experts = self.weight.experts or 1
-        every = max(experts // SAMPLED, 1)
-        if self.expert % every and self.expert != experts - 1:
+        if not sampled_expert(self.expert, self.weight.experts or 1):
             return set()
         ragged = self.recipe.k % RAGGED != 0 or self.recipe.pad_k > 0
         return {*some_places(windows, 1, self.expert), *((windows - 1,) if ragged else ())}
