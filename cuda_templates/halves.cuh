@@ -116,4 +116,18 @@ HC_FN void store(void* y, i64 at, float x) {
   }
 }
 
+// Two neighbours; `at` is even.
+template <Output kOutput>
+HC_FN void store_two(void* y, i64 at, float first, float second) {
+  struct alignas(8) Pair {
+    float x[2];
+  };
+  if constexpr (kOutput == Output::f32) {
+    *reinterpret_cast<Pair*>(static_cast<float*>(y) + at) = {{first, second}};
+  } else {
+    constexpr Half kHalf = kOutput == Output::f16 ? Half::f16 : Half::bf16;
+    *reinterpret_cast<u32*>(static_cast<u16*>(y) + at) = to_half<kHalf>(first) | u32(to_half<kHalf>(second)) << 16;
+  }
+}
+
 }  // namespace hc

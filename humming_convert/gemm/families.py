@@ -22,6 +22,7 @@ class Family(Protocol):
     NAME: str
     ROWS: tuple[int, ...]  # numbers of rows that together ask for every tuning
     PARTS: bool  # blocks may split K: the kernel takes room for their sums (parts_sm80.cuh)
+    MAPPED: bool  # x goes as a tensor map (gemm/tensor_map.py), not as an address
 
     def why_not(self, layer: Layer, compute: Compute, sm: int) -> str | None:
         """The reason why it does not take a layer on a GPU of `sm`; None: it does."""

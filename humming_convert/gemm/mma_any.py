@@ -8,6 +8,7 @@ from humming_convert.gemm.tuning import Tuning
 
 NAME = "mma_any"
 PARTS = False
+MAPPED = False
 TILE_N = 64
 ROWS = (1, 64)
 

@@ -20,6 +20,7 @@ __all__ = ["NAME", "ROWS", "fitted", "tuning", "why_not"]
 
 NAME = "mma_sm80"
 PARTS = True
+MAPPED = False
 STAGES = 4
 
 

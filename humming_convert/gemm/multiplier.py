@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from humming_convert.gemm import quantize_any
+from humming_convert.gemm import quantize_any, tensor_map
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
 from humming_convert.gemm.families import PLAIN, Kernels, at_rows
@@ -85,7 +85,8 @@ class Multiplier:
         lists = task.lists(self.device, m, experts, tuning.tile_m)
         if lists.tiles:
             source = kernel_source(family.NAME, layer, compute, tuning)
-            arguments: tuple[Any, ...] = (q, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
+            rows = tensor_map.rows_map(q.data.ptr, m, layer.k, q.itemsize, tuning.tile_m // tuning.cluster) if family.MAPPED else q
+            arguments: tuple[Any, ...] = (rows, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
             across = -(-layer.n // family.tile_n(tuning))
             grid = (across * tuning.parts, lists.tiles)
             if family.PARTS:

@@ -14,6 +14,7 @@ from humming_convert.gemm.tuning import Tuning
 
 NAME = "mx_sm120a"
 PARTS = False
+MAPPED = False
 ROWS = (8, 32)
 BESIDE_E4M3 = {(4, 3), (5, 2), (2, 1), (2, 3), (3, 2)}  # exponent and mantissa bits of weights
 TILE_BYTES = 128  # of a row of x

@@ -12,6 +12,7 @@ from humming_convert.gemm.tuning import Tuning
 
 NAME = "umma_sm100a"
 PARTS = False
+MAPPED = False
 ROWS = (16, 32, 64)
 TILE_N, TILE_K = 128, 64
 

@@ -20,6 +20,7 @@ __all__ = ["NAME", "ROWS", "fitted", "tuning", "why_not"]
 
 NAME = "wgmma_sm90a"
 PARTS = True
+MAPPED = False
 TILE_K = 128
 STAGES = 6
 BESIDE = 4  # words beside a row of sums
