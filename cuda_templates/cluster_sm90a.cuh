@@ -20,8 +20,9 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   using Stage = StageShape<L, 256, 2, T::tile_m, T::tile_k>;
   using Stage::kTileM, Stage::kTileN, Stage::kTileK;
   static constexpr int kMultiplying = 256, kProducer = kMultiplying / 32;  // threads; the first warp behind them
-  // registers of a thread: 65536 for three warpgroups
-  static constexpr int kRegisters = 240, kRegistersOfProducer = 24;
+  // Registers of a thread, by eights: what the three warpgroups of a block begin with is shared anew. A warpgroup that asks for more waits for ever.
+  static constexpr int kAtFirst = 65536 / T::blocks / T::threads / 8 * 8, kRegistersOfProducer = 24;
+  static constexpr int kRegisters = (kAtFirst * T::threads - kRegistersOfProducer * 128) / kMultiplying / 8 * 8;
   static constexpr int kCluster = T::cluster, kBoxRows = kTileM / kCluster;
   static constexpr int kStep = 256 / L::act_bits, kSteps = kTileK / kStep;
   static constexpr int kPart = ceil_to(Stage::kTiles, T::parts) / T::parts;  // parts of K, in tiles
@@ -48,11 +49,18 @@ HC_FN u32 pair_at(const u8* group, int at) {
   return reinterpret_cast<const u32*>(group)[at / 2];
 }
 
-// A scale in both halves of a word, as a 16-bit float that holds it exactly.
+// The two scales of a pair, each in both halves of a word, as 16-bit floats that hold them exactly.
 template <class L, Half kHalf>
-HC_FN u32 scale_twice(u32 bits) {
+HC_FN void scales_twice(u32 (&to)[2], u32 pair) {
   constexpr bool kSame = L::scale_type == (kHalf == Half::f16 ? ScaleType::f16 : ScaleType::bf16);
-  return in_each<16>(kSame ? bits : to_half<kHalf>(weight_scale_at<L>(&bits, 0)));
+  if constexpr (L::scale_type == ScaleType::e4m3 || L::scale_type == ScaleType::e5m2) {
+    pair = half_operand<ScaleCodes<L::scale_type>, kHalf>(byte_permute(pair, 0, 0x4140), 0);
+  } else if constexpr (!kSame) {
+    static_assert(scale_bytes<L>() == 1, "bytes");
+    const u32 first = pair & 255, second = pair >> 8;
+    pair = to_half<kHalf>(weight_scale_at<L>(&first, 0)) | u32(to_half<kHalf>(weight_scale_at<L>(&second, 0))) << 16;
+  }
+  to[0] = byte_permute(pair, 0, 0x1010), to[1] = byte_permute(pair, 0, 0x3232);
 }
 
 // Lines of groups, kBytes of each for the rows of this block, which are kBits wide.
@@ -121,8 +129,8 @@ __device__ void cluster_sm90a(const TensorMap& x, const Tensors& all, const floa
   Sum sums[1][kSums] = {};
   {
     u32 a[2][S::kSteps][4];
-    // The operands of a tile of K that is there
-    const auto make_operands = [&](u32(&to)[S::kSteps][4], const u8* stage) {
+    // The operands of this warp's row tile, of a tile of K that is there
+    const auto make_of = [&](auto row_tile, u32(&to)[S::kSteps][4], const u8* stage) {
       const u32* lines = reinterpret_cast<const u32*>(stage + S::kWordsAt) + block * Line::kBlockWords;
       const int place = (block * 8 + g) * 8 + 2 * i;
       u32 scale[2] = {}, zero[2] = {};
@@ -139,7 +147,7 @@ __device__ void cluster_sm90a(const TensorMap& x, const Tensors& all, const floa
             } else {
               pair = pair_at<kBits>(static_cast<const u8*>(w.weight_scale), first_n + place);
             }
-            scale[0] = scale_twice<L, kHalf>(pair & ((1u << kBits) - 1)), scale[1] = scale_twice<L, kHalf>(pair >> kBits);
+            scales_twice<L, kHalf>(scale, pair);
           }
           if constexpr (S::kZeros) {
             const u32 pair = pair_at<S::kZeroBits>(stage + S::kZerosAt + group * S::kZeroBytes, place);
@@ -150,10 +158,24 @@ __device__ void cluster_sm90a(const TensorMap& x, const Tensors& all, const floa
           }
         }
         LaneWords<L> held;
-        held.load_row_tile(lines, S::kLineWords, step, lane, i);
+        if constexpr (LaneWords<L>::kQuarters) {
+          held.load_row_tile(lines, S::kLineWords, step, lane, i);
+        } else {
+          held.load(lines, S::kLineWords, step, lane);
+        }
         unrolled<0, 4>([&](auto r) {
-          const u32 number = operand<L, C::operand, 0, r.value>(held, lane, zero[r.value % 2]);
+          const u32 number = operand<L, C::operand, decltype(row_tile)::value, r.value>(held, lane, zero[r.value % 2]);
           to[step][r.value] = S::kHalfs ? multiply_two<kHalf>(number, scale[r.value % 2]) : number;
+        });
+      }
+    };
+
+    const auto make_operands = [&](u32(&to)[S::kSteps][4], const u8* stage) {
+      if constexpr (LaneWords<L>::kQuarters) {
+        make_of(Constant<0>(), to, stage);
+      } else {
+        unrolled<0, 4>([&](auto row_tile) {
+          if (i == row_tile.value) make_of(row_tile, to, stage);
         });
       }
     };

@@ -64,7 +64,9 @@ class Compute:
         return self.quantizes and (self.act_mode == "fixed" or self.act_second == "tensor")
 
     @classmethod
-    def of(cls, layer: Layer, config: Mapping[str, Any], *, sm: int, output: str = "f32", task: str | None = None, rounds: bool = False) -> Compute:
+    def of(
+        cls, layer: Layer, config: Mapping[str, Any], *, sm: int, output: str = "f32", task: str | None = None, rounds: bool = False
+    ) -> Compute:
         """sm: of the GPU that the kernel is for.  output: f32, f16 or bf16.  task: one of gemm/tasks.py; by the layer's experts if None."""
         a, mode = number(config["a_dtype"]), str(config["input_quant_mode"])
         if mode not in MODES:

@@ -82,7 +82,7 @@ class Loaded(Mapping[str, LoadedLayer]):
 def on_device(stored: StoredLayer, device: Device) -> LoadedLayer:
     """UnknownLayer where no kernel reads it."""
     layer = stored.layer
-    compute = Compute.of(layer, stored.config, sm=device.sm, output=layer.half)
+    compute = Compute.of(layer, stored.config, sm=device.sm, output=layer.half, rounds=True)
     choice = choose(layer, compute, device.sm)
     given = stored.given_scale() if compute.wants_given_scale else None
     multiplier = Multiplier.of(device, layer, compute, stored.tensors(), given, choice.kernels)

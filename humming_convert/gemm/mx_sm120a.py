@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from humming_convert.gemm import operands
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.tuning import Tuning
@@ -41,6 +42,10 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
         (layer.k * layer.act_bits // 8 % 16 != 0, "rows of x are not whole 16 bytes"),
     )
     return next((reason for against, reason in reasons if against), None)
+
+
+def rounding(layer: Layer, compute: Compute) -> str:
+    return operands.rounding(layer, compute)
 
 
 def fitted(layer: Layer, compute: Compute) -> Compute:

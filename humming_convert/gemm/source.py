@@ -14,7 +14,18 @@ from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.tuning import Tuning
 from humming_convert.resources import cuda_templates
 
-FAMILIES = ("mma_any", "mma_sm80", "wgmma_sm90a", "cluster_sm90a", "mx_sm120a", "umma_sm100a", "quantize_any", "product_f64", "pack_any", "prove_any")
+FAMILIES = (
+    "mma_any",
+    "mma_sm80",
+    "wgmma_sm90a",
+    "cluster_sm90a",
+    "mx_sm120a",
+    "umma_sm100a",
+    "quantize_any",
+    "product_f64",
+    "pack_any",
+    "prove_any",
+)
 # field -> the enumeration of config.cuh that its word belongs to
 WORDS = {
     "place": "Place",

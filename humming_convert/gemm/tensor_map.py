@@ -53,5 +53,7 @@ def rows_map(at: int, rows: int, columns: int, itemsize: int, box_rows: int) -> 
         ctypes.c_int(0),
     )
     if code:
-        raise NoTensorMap(f"cuTensorMapEncodeTiled: error {code} for {rows} x {columns} elements of {itemsize} bytes, boxes of {box_rows} rows")
+        raise NoTensorMap(
+            f"cuTensorMapEncodeTiled: error {code} for {rows} x {columns} elements of {itemsize} bytes, boxes of {box_rows} rows"
+        )
     return out.view(f"V{BYTES}")  # one element: CuPy passes such an array by value

@@ -122,7 +122,7 @@ def verify_gpu(
 
 def _checker(stored: StoredLayer, device: Device, source: PlannedLayer | None, kernels: str) -> Checker:
     layer = stored.layer
-    compute = Compute.of(layer, stored.config, sm=device.sm)
+    compute = Compute.of(layer, stored.config, sm=device.sm, rounds=kernels == "chosen")
     family = choose(layer, compute, device.sm).kernels if kernels == "chosen" else PLAIN
 
     def weights(e: int) -> F64:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from humming_convert.gemm import operands
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
-from humming_convert.gemm.operands import fitted
+from humming_convert.gemm.operands import fitted, rounding
 from humming_convert.gemm.parts import bucket, parts_of
 from humming_convert.gemm.stages import fitting, stage_bytes
 from humming_convert.gemm.tuning import Tuning
 
-__all__ = ["NAME", "ROWS", "fitted", "tuning", "why_not"]
+__all__ = ["NAME", "ROWS", "fitted", "rounding", "tuning", "why_not"]
 
 NAME = "wgmma_sm90a"
 PARTS = True
