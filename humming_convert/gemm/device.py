@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from humming_convert.gemm.cache import KernelCache
 from humming_convert.gemm.nvrtc import architecture
 from humming_convert.gemm.source import KernelSource
+from humming_convert.gemm.tensor_map import rows_map
 
 CUPY = "python -m pip install 'cupy-cuda13x>=13.6' (CUDA 12: cupy-cuda12x), or humming-convert[cuda13]"
 MIN_SM = 75
@@ -136,6 +137,10 @@ class Device:
         out = self.cupy.empty(shape, dtype)
         out.data.memset(0xFF, out.nbytes)
         return out
+
+    def rows_map(self, x: Any, box_rows: int) -> Any:
+        """Rows [m, k] on the device as copies by the hardware address them, in boxes of so many rows (tensor_map.py)."""
+        return rows_map(int(x.data.ptr), x.shape[0], x.shape[1], x.itemsize, box_rows)
 
     def part_sums(self, tiles: int, each: int) -> tuple[Any, Any]:
         """Room for the sums of blocks that split K, `each` bytes for each of so many tiles, and a count for each: 0, as kernels leave it.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from humming_convert.gemm import quantize_any, tensor_map
+from humming_convert.gemm import quantize_any
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
 from humming_convert.gemm.families import PLAIN, Kernels, at_rows
@@ -27,8 +27,9 @@ BYTES = {"f32": "float32", "f16": "uint16", "bf16": "uint16"}
 
 def source_of(kernels: Kernels, layer: Layer, compute: Compute, rows: int, task: str | None = None) -> KernelSource:
     """The kernel for about so many rows an expert.  task: that of `compute` if None."""
-    family = at_rows(kernels, rows)
-    fitted = replace(family.fitted(layer, compute), task=task or compute.task)
+    task = task or compute.task
+    family = at_rows(kernels, rows, task)
+    fitted = replace(family.fitted(layer, compute), task=task)
     return kernel_source(family.NAME, layer, fitted, family.tuning(layer, fitted, rows))
 
 
@@ -79,15 +80,15 @@ class Multiplier:
         if not isinstance(task, Task):
             task = Dense() if task is None else Indexed(task)
         compute, experts = replace(self.compute, task=task.name), max(1, layer.experts)
-        family = at_rows(self.family, each := task.each(m, experts))
+        family = at_rows(self.family, each := task.each(m, experts), task.name)
         tuning = family.tuning(layer, compute, each)
         y = self.device.filled((m, layer.n), BYTES[compute.output])
         lists = task.lists(self.device, m, experts, tuning.tile_m)
         if lists.tiles:
             source = kernel_source(family.NAME, layer, compute, tuning)
-            rows = tensor_map.rows_map(q.data.ptr, m, layer.k, q.itemsize, tuning.tile_m // tuning.cluster) if family.MAPPED else q
+            rows = self.device.rows_map(q, tuning.tile_m // tuning.cluster) if family.MAPPED else q
             arguments: tuple[Any, ...] = (rows, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
-            across = -(-layer.n // family.tile_n(tuning))
+            across = -(-layer.n // (family.tile_n(tuning) * tuning.cluster)) * tuning.cluster
             grid = (across * tuning.parts, lists.tiles)
             if family.PARTS:
                 room = tuning.parts * sum_bytes(family.tile_n(tuning), tuning.tile_m)
