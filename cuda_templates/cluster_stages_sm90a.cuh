@@ -28,13 +28,14 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static constexpr bool kScaledOnTheWay = !kHalfs && !one_scale<L, C>();
   static constexpr bool kOnTheWay = kScaledOnTheWay || (C::operand == Operand::e4m3 && !C::rounds);
   static constexpr int kSegmentK = kScaledOnTheWay && C::flush < kTileK ? C::flush : kTileK, kSegments = kTileK / kSegmentK;
-  // Steps whose operands are made at once: two sets of them are alive, beside two sets of sums where those are added up on the way
-  static constexpr int kSegmentSteps = kSegmentK / kStep, kItemSteps = !kOnTheWay ? kSteps : kSegmentSteps < 2 || C::act_scale == ActScale::group ? 1 : 2;
-  static constexpr int kItems = kSteps / kItemSteps, kItemsOfSegment = kSegmentSteps / kItemSteps;
   // groups of activations in a tile
   static constexpr int kActGroup = C::act_scale == ActScale::group ? C::act_group : 0;
   static constexpr int kActGroups = kActGroup == 0 ? 0 : kActGroup < kTileK ? kTileK / (kActGroup ? kActGroup : 1) : 1;
   static constexpr int kWholeGroupsOfRow = kActGroup ? ceil_to(L::k, kActGroup ? kActGroup : 1) / (kActGroup ? kActGroup : 1) : 1;
+  // Steps whose operands are made at once: two sets of them are alive. Fewer where registers are wanted for two more sets of sums, and scales of x
+  static constexpr int kSegmentSteps = kSegmentK / kStep, kMostSteps = kActGroups > 0 ? 1 : kOnTheWay ? 2 : kSteps;
+  static constexpr int kItemSteps = kSegmentSteps < kMostSteps ? kSegmentSteps : kMostSteps;
+  static constexpr int kItems = kSteps / kItemSteps, kItemsOfSegment = kSegmentSteps / kItemSteps;
   static constexpr int kActAt = Stage::kZerosAt + Stage::kGroups * Stage::kZeroBytes, kActBytes = 4 * kTileM;
   static constexpr int kStageBytes = ceil_to(kActAt + kActGroups * kActBytes, 1024);
   // copies: arrivals at a full stage, and bytes
