@@ -164,7 +164,7 @@ __device__ void cluster_sm90a(const TensorMap& x, const Tensors& all, const floa
     float factor[2], bias[2], second[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      factor[h] = kUnit * (S::kHalfs || S::kScaledOnTheWay ? 1.0f : weight_scale<L>(w.weight_scale, n + h, 0));
+      factor[h] = kUnit * (S::kHalfs || S::kFolds || S::kScaledOnTheWay ? 1.0f : weight_scale<L>(w.weight_scale, n + h, 0));
       second[h] = secondary_scale<L>(w.weight_scale_2, n + h), bias[h] = bias_of<L>(w.bias, n + h);
     }
 #pragma unroll 4

@@ -25,9 +25,12 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static constexpr int kPart = ceil_to(Stage::kTiles, T::parts) / T::parts;  // parts of K, in tiles
   static constexpr bool kHalfs = C::operand == Operand::f16 || C::operand == Operand::bf16;
   // Sums of 8-bit operands: added up on the way, unless one factor is for all of K and the tensor cores' own sums are good enough
-  static constexpr bool kScaledOnTheWay = !kHalfs && !one_scale<L, C>();
+  // Fused scales are powers of two that the exponents of E4M3 operands have room for
+  static constexpr bool kFolds = C::operand == Operand::e4m3 && L::scale_type == ScaleType::fused_e8m0 && Stage::kScales;
+  static constexpr bool kScaledOnTheWay = !kHalfs && !one_scale<L, C>() && !(kFolds && C::act_scale != ActScale::group);
   static constexpr bool kOnTheWay = kScaledOnTheWay || (C::operand == Operand::e4m3 && !C::rounds);
-  static constexpr int kSegmentK = kScaledOnTheWay && C::flush < kTileK ? C::flush : kTileK, kSegments = kTileK / kSegmentK;
+  static constexpr int kFlush = kFolds ? C::act_group : C::flush;
+  static constexpr int kSegmentK = kScaledOnTheWay && kFlush < kTileK ? kFlush : kTileK, kSegments = kTileK / kSegmentK;
   // groups of activations in a tile
   static constexpr int kActGroup = C::act_scale == ActScale::group ? C::act_group : 0;
   static constexpr int kActGroups = kActGroup == 0 ? 0 : kActGroup < kTileK ? kTileK / (kActGroup ? kActGroup : 1) : 1;
@@ -171,7 +174,9 @@ struct RowsOfWarp {
 // Scales of rows g and g + 8 for sums of the columns from k on.
 template <class S, class L>
 HC_FN void sums_scales(float (&to)[2], const u8* stage, const Tensors& w, const RowsOfWarp& here, int k) {
-  if constexpr (S::kScales) {
+  if constexpr (S::kFolds) {
+    to[0] = to[1] = 1.0f;
+  } else if constexpr (S::kScales) {
     constexpr int kBits = 8 * scale_bytes<L>();
     const u32 pair = pair_at<kBits>(stage + S::kScalesAt + k % S::kTileK / L::group_k * S::kScaleBytes, here.place());
     const u32 first = pair & ((1u << kBits) - 1), second = pair >> kBits;
@@ -188,6 +193,7 @@ HC_FN void make_operands_of(u32 (&to)[S::kItemSteps][4], const u8* stage, const 
   constexpr Half kHalf = kOperand == Operand::f16 ? Half::f16 : Half::bf16;
   const u32* lines = reinterpret_cast<const u32*>(stage + S::kWordsAt) + here.block * Lines<L>::kBlockWords;
   u32 scale[2] = {}, zero[2] = {};
+  FusedNumbers numbers[2];
 #pragma unroll
   for (int of_item = 0; of_item < S::kItemSteps; of_item++) {
     constexpr int kStepsOfGroup = S::kSteps / S::kGroups;
@@ -204,6 +210,10 @@ HC_FN void make_operands_of(u32 (&to)[S::kItemSteps][4], const u8* stage, const 
         }
         scales_twice<L, kHalf>(scale, pair);
       }
+      if constexpr (S::kFolds) {
+        const u32 pair = pair_at<8>(stage + S::kScalesAt + group * S::kScaleBytes, here.place());
+        numbers[0] = fused_numbers(pair & 255), numbers[1] = fused_numbers(pair >> 8);
+      }
       if constexpr (S::kZeros) {
         const u32 pair = pair_at<S::kZeroBits>(stage + S::kZerosAt + group * S::kZeroBytes, here.place());
         zero[0] = pair & ((1u << S::kZeroBits) - 1), zero[1] = pair >> S::kZeroBits;
@@ -219,8 +229,13 @@ HC_FN void make_operands_of(u32 (&to)[S::kItemSteps][4], const u8* stage, const 
       held.load(lines, S::kLineWords, step, here.lane);
     }
     unrolled<0, 4>([&](auto r) {
-      const u32 number = operand<L, kOperand, kRowTile, r.value>(held, here.lane, zero[r.value % 2]);
-      to[of_item][r.value] = S::kHalfs ? multiply_two<kHalf>(number, scale[r.value % 2]) : number;
+      if constexpr (S::kFolds) {
+        static_assert(L::interleave == Interleave::mode2, "fused E2M1 beside E4M3");
+        to[of_item][r.value] = e4m3_of_mode2<r.value>(held.template whole<kRowTile, r.value>(), numbers[r.value % 2]);
+      } else {
+        const u32 number = operand<L, kOperand, kRowTile, r.value>(held, here.lane, zero[r.value % 2]);
+        to[of_item][r.value] = S::kHalfs ? multiply_two<kHalf>(number, scale[r.value % 2]) : number;
+      }
     });
   }
 }

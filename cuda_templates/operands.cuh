@@ -143,10 +143,18 @@ HC_FN u32 e4m3_operand(u32 codes, u32 zero) {
   }
 }
 
+// The magnitudes of E2M1 as bytes of E4M3, times 2^-6.
+struct FusedNumbers {
+  u32 low, high;
+};
+HC_FN FusedNumbers fused_numbers() { return {0x0C080400u, 0x1C181410u}; }
+// The same times 2^b, for the b of 1 to 12 that fused scales have (layouts.md S5): into the exponents; 0.5 is no fraction any more.
+HC_FN FusedNumbers fused_numbers(u32 b) { return {0x0C080000u + b * 0x08080800u, 0x1C181410u + b * 0x08080808u}; }
+
 // Fused E2M1 in mode 2: the low bits are in order, so that they choose among eight bytes; signs lie where register r wants them (layouts.md 5.2).
 template <int r>
-HC_FN u32 e4m3_of_mode2(u32 word) {
-  const u32 numbers = byte_permute(0x0C080400u, 0x1C181410u, (r / 2 ? word >> 16 : word) & 0x7777u);
+HC_FN u32 e4m3_of_mode2(u32 word, const FusedNumbers& of) {
+  const u32 numbers = byte_permute(of.low, of.high, (r / 2 ? word >> 16 : word) & 0x7777u);
   return numbers | ((r / 2 ? word : word << 4) & 0x80808080u);
 }
 
@@ -180,7 +188,7 @@ template <class L, Operand kOperand, int i, int r>
 HC_FN u32 operand(const LaneWords<L>& from, int lane, u32 zero) {
   if constexpr (L::interleave == Interleave::mode2) {
     static_assert(kOperand == Operand::e4m3 && L::bits == 4, "mode 2 is fused E2M1 beside E4M3");
-    return e4m3_of_mode2<r>(from.template whole<i, r>());
+    return e4m3_of_mode2<r>(from.template whole<i, r>(), fused_numbers());
   } else {
     if constexpr (kOperand == Operand::f16 || kOperand == Operand::bf16) {
       constexpr Half kHalf = kOperand == Operand::f16 ? Half::f16 : Half::bf16;

@@ -84,7 +84,8 @@ def _held(layer: Layer, kind: str | None) -> bool:
 
 def on_the_way(layer: Layer, compute: Compute) -> bool:
     """Whether sums of 8-bit operands are added up on the way, in registers of their own: `kOnTheWay` of cluster_stages_sm90a.cuh."""
-    one = compute.flush >= layer.shape_k and compute.act_scale != "group"
+    folds = layer.scale_type == "fused_e8m0" and layer.scale_place == "normal" and compute.operand == "e4m3"
+    one = (folds or compute.flush >= layer.shape_k) and compute.act_scale != "group"
     return layer.act_bits == 8 and (not one or (compute.operand == "e4m3" and not compute.rounds))
 
 
