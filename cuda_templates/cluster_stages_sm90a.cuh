@@ -66,26 +66,32 @@ struct alignas(2 * sizeof(Number)) Pair {
   Number x[2];
 };
 
-// The stages of a block in turns: tile `begin` has the first.
+// Which stage a tile has, and which turn of it, odd or even. The first tile of a block has the first; then one after the other, without a division.
+template <int kCount>
+struct StageTurn {
+  int stage = 0, parity = 0;
+
+  HC_FN StageTurn next() const { return stage + 1 < kCount ? StageTurn{stage + 1, parity} : StageTurn{0, parity ^ 1}; }
+};
+
+// The stages of a block.
 template <int kCount, int kBytes>
 struct Stages {
   u8* first;
   u64 *full, *free_again;
-  int begin;
 
-  HC_FN int place(int tile) const { return (tile - begin) % kCount; }
-  HC_FN int turn(int tile) const { return (tile - begin) / kCount; }
-  HC_FN u8* stage(int tile) const { return first + place(tile) * kBytes; }
-  HC_FN u64* barrier(int tile) const { return full + place(tile); }
-  // Until the tile is there; until its stage is free for it.
-  HC_FN void wait(int tile) const { wait_for_phase(full + place(tile), turn(tile) % 2); }
-  HC_FN void wait_until_free(int tile) const {
-    if (turn(tile) > 0) wait_for_phase(free_again + place(tile), (turn(tile) - 1) % 2);
+  using At = StageTurn<kCount>;
+  static HC_FN At of(int number) { return {number % kCount, number / kCount % 2}; }  // tile, counted from the first
+  HC_FN u8* bytes(const At& at) const { return first + at.stage * kBytes; }
+  // Until the tile is there; until its stage is free for it, which it is at first.
+  HC_FN void wait(const At& at) const { wait_for_phase(full + at.stage, at.parity); }
+  HC_FN void wait_until_free(const At& at, int number) const {
+    if (number >= kCount) wait_for_phase(free_again + at.stage, at.parity ^ 1);
   }
   // This warp is through with it, said to every block of the cluster that copies into it.
   template <int kCluster>
-  HC_FN void release(int tile, int lane) const {
-    if (lane < kCluster) arrive_at(free_again + place(tile), lane);
+  HC_FN void release(const At& at, int lane) const {
+    if (lane < kCluster) arrive_at(free_again + at.stage, lane);
   }
 };
 
@@ -99,14 +105,15 @@ HC_FN void copy_groups_at_once(u32 to, const void* from, int bits, int first_n, 
   }
 }
 
-// One thread asks for the copies of all tiles before `end`. first_row: of x.
-template <class S, class L, class At>
-HC_FN void fill_stages(const At& at, int end, const TensorMap& x, const Tensors& w, int first_row, int rank, int first_n) {
+// One thread asks for the copies of tiles from `begin` to before `end`. first_row: of x.
+template <class S, class L, class All>
+HC_FN void fill_stages(const All& stages, int begin, int end, const TensorMap& x, const Tensors& w, int first_row, int rank, int first_n) {
   using Line = Lines<L>;
-  for (int tile = at.begin; tile < end; tile++) {
-    at.wait_until_free(tile);
-    const u32 stage = shared_address(at.stage(tile));
-    u64* const full = at.barrier(tile);
+  typename All::At at;
+  for (int tile = begin; tile < end; tile++, at = at.next()) {
+    stages.wait_until_free(at, tile - begin);
+    const u32 stage = shared_address(stages.bytes(at));
+    u64* const full = stages.full + at.stage;
     expect_bytes(full, S::kExpected);
     copy_box<S::kCluster>(stage + rank * S::kBoxRows * 128, &x, tile * S::kTileK, first_row + rank * S::kBoxRows, full);
     const u32* const words = w.weight + i64(tile) * (S::kLines * Line::kPitch) + i64(first_n / 64) * Line::kBlockWords;
@@ -118,15 +125,16 @@ HC_FN void fill_stages(const At& at, int end, const TensorMap& x, const Tensors&
 }
 
 // Scales of groups of activations: three warps take tiles in turns, since each waits for memory. Rows that are not there have 0.
-template <class S, class C, class At>
-HC_FN void scale_stages(const At& at, int end, const float* x_scale, const TaskLists& lists, const RowTile& here, int first, int lane) {
+template <class S, class C, class All>
+HC_FN void scale_stages(const All& stages, int begin, int end, const float* x_scale, const TaskLists& lists, const RowTile& here, int first, int lane) {
   constexpr int kEach = ceil_to(S::kTileM, 32) / 32, kOfRow = S::kWholeGroupsOfRow;
   int rows[kEach];
 #pragma unroll
   for (int j = 0; j < kEach; j++) rows[j] = 32 * j + lane < S::kTileM ? row_of<C>(lists, here, here.first + 32 * j + lane) : -1;
-  for (int tile = at.begin + first; tile < end; tile += 3) {
-    at.wait_until_free(tile);
-    float* const to = reinterpret_cast<float*>(at.stage(tile) + S::kActAt);
+  for (int tile = begin + first; tile < end; tile += 3) {
+    const auto at = All::of(tile - begin);
+    stages.wait_until_free(at, tile - begin);
+    float* const to = reinterpret_cast<float*>(stages.bytes(at) + S::kActAt);
 #pragma unroll
     for (int group = 0; group < S::kActGroups; group++) {
       const int wanted = tile * S::kTileK / S::kActGroup + group, column = wanted < kOfRow ? wanted : kOfRow - 1;  // beyond K there is no activation
@@ -136,7 +144,7 @@ HC_FN void scale_stages(const At& at, int end, const float* x_scale, const TaskL
       }
     }
     __syncwarp();
-    if (lane == 0) arrive_now(at.barrier(tile));
+    if (lane == 0) arrive_now(stages.full + at.stage);
   }
 }
 
