@@ -97,6 +97,13 @@ def _rows(aux: WeightAux, rows: slice) -> WeightAux:
     return WeightAux(zero=None if aux.zero is None else aux.zero[rows], offsets=None if aux.offsets is None else aux.offsets[rows])
 
 
+def band_of(
+    recipe: LayerRecipe, x: Standard, words: Array, aux: WeightAux, e: int, rows: slice
+) -> tuple[WeightRecipe, int, Array, WeightAux]:
+    """What `pack_band` takes. words: of expert e."""
+    return of_band(recipe.weight, rows.stop - rows.start), x.form.number.bits, words[rows], _rows(aux.of_expert(e), rows)
+
+
 def pack_all(wanted: Mapping[str, Wanted], jobs: int) -> dict[str, PackedLayer]:
     """Name -> packed layer. jobs: processes."""
     out: dict[str, PackedLayer] = {}
@@ -108,9 +115,7 @@ def pack_all(wanted: Mapping[str, Wanted], jobs: int) -> dict[str, PackedLayer]:
             for e in range(x.experts or 1):
                 words = x.tensors["weight"] if x.experts is None else x.tensors["weight"][e]
                 for rows in bands(x.n, x.k):
-                    band = of_band(recipe.weight, rows.stop - rows.start)
-                    arguments = (band, x.form.number.bits, words[rows], _rows(aux.of_expert(e), rows))
-                    waiting.setdefault((name, e), []).append(pool.submit(pack_band, *arguments))
+                    waiting.setdefault((name, e), []).append(pool.submit(pack_band, *band_of(recipe, x, words, aux, e, rows)))
         for name, (recipe, tensors, _) in decided.items():
             experts = wanted[name].layer.experts
             each = [joined(recipe.weight, [f.result() for f in waiting.pop((name, e))]) for e in range(experts or 1)]
