@@ -39,28 +39,6 @@ NUMPY = {  # torch's name -> numpy's type, where numpy has none of its own
 Call = Callable[[], None]
 
 
-class Recorder(Device):
-    """A device that keeps launches instead of making them. y: where results go."""
-
-    y: Any = None
-    launches: list[Call]
-
-    @classmethod
-    def of(cls, device: Device) -> Recorder:
-        out = cls(device.cupy, device.sm, device.name, device.cache, index=device.index)
-        out.launches = []
-        return out
-
-    def filled(self, shape: tuple[int, ...], dtype: str) -> Any:
-        assert self.y is not None and self.y.shape == shape, (shape, self.y.shape)
-        return self.y
-
-    def launch(self, source: Any, grid: Any, threads: int, arguments: Any, shared: int = 0) -> None:
-        passed = tuple(np.uintp(0) if a is None else np.int32(a) if isinstance(a, int) else a for a in arguments)
-        function = self.function(source, shared)
-        self.launches.append(lambda: function(grid, (threads,), passed, shared_mem=shared))
-
-
 @dataclass
 class Ready:
     """A layer of the harness, packed."""
@@ -170,17 +148,14 @@ class Core:
         rows = moe.rows if moe else m
         out = torch.empty((rows, layer.n), dtype=torch.bfloat16, device=dev)
         q, gather = self._operands(torch, act, moe)
-        recorder = Recorder.of(self.device)
-        recorder.y = self.bits(out)
+        y = self.bits(out)
+        fitted = r.choice.kernels.fitted(r.layer, r.compute)
         calls: list[Call] = []
         for copy in range(count):
             mine = tensors if copy == 0 else {role: x.clone() for role, x in tensors.items()}
             arrays = {role: self.bits(x) for role, x in mine.items()}
-            multiplier = Multiplier(recorder, r.layer, r.choice.kernels.fitted(r.layer, r.compute), arrays, family=r.choice.kernels)
-            for ids in moe.ids if moe else [None]:
-                recorder.launches = []
-                multiplier.multiply(*q, task_of(moe, ids))
-                calls.append(self._call(recorder.launches, gather, mine))
+            multiplier = Multiplier(self.device, r.layer, fitted, arrays, family=r.choice.kernels)
+            calls += [self._call(multiplier.bound(*q, y, task_of(moe, ids)), gather, mine) for ids in (moe.ids if moe else [None])]
         self._note(layer, r, m, moe, rows)
         return calls, out
 
@@ -203,16 +178,15 @@ class Core:
         width = {1: (torch.uint8, "uint8"), 2: (torch.int16, "uint16")}[x.element_size()]
         return self.device.from_dlpack(x.view(width[0])).view(width[1])
 
-    def _call(self, launches: list[Call], gather: list[tuple[Any, Any, Any]], kept: Any) -> Call:
-        """kept: what the launches point to."""
+    def _call(self, launch: Call, gather: list[tuple[Any, Any, Any]], kept: Any) -> Call:
+        """On torch's current stream. kept: what the launch points to."""
         torch, cupy = self.harness.torch, self.device.cupy
 
         def call(kept: Any = kept) -> None:
             for source, rows, place in gather:
                 torch.index_select(source, 0, rows, out=place)
             with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
-                for launch in launches:
-                    launch()
+                launch()
 
         return call
 
