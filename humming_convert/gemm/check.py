@@ -28,6 +28,7 @@ F64 = NDArray[np.float64]
 ROWS = (1, 33, 64, 512)
 PROBE_ROWS = 2048  # unit vectors a launch: bounds the results to PROBE_ROWS * n * 4 bytes
 OUTLIERS, OUTLIER_SIZE = 0.01, 30.0
+HALF_STEP = {"f16": 2.0**-11, "bf16": 2.0**-8}  # half a unit in the last place, of the value
 DTYPES: dict[str, Any] = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 DTYPES |= {"e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "s8": np.dtype(np.int8)}
 

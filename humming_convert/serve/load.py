@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humming_convert.findings import Refused
-from humming_convert.gemm.check import TOLERANCES, as_float
+from humming_convert.gemm.check import HALF_STEP, TOLERANCES, as_float
 from humming_convert.gemm.load import Loaded, LoadedLayer, load_folder
 from humming_convert.gemm.stored import StoredLayer
 from humming_convert.manifest.build import NAME
@@ -25,7 +25,6 @@ from humming_convert.serve.refusals import refusal
 from humming_convert.serve.self_check import F64, Tolerance, self_check
 
 Backend = Literal["core", "humming"]
-HALF_STEP = {"f16": 2.0**-11, "bf16": 2.0**-8}  # half a unit in the last place, of the value
 BACKENDS: tuple[Backend, ...] = ("core", "humming")
 
 
