@@ -12,7 +12,7 @@ from msgspec import Struct
 
 FORMAT, VERSION = "humming-bench", 1
 CORE, LIBRARY, CUBLAS, SCALED = "core", "library", "cublas", "scaled_mm"
-NAMES = {CORE: "core", LIBRARY: "humming-kernels", CUBLAS: "cuBLAS", SCALED: "_scaled_mm"}
+NAMES = {CORE: "core", LIBRARY: "humming-kernels", CUBLAS: "cuBLAS", SCALED: "torch._scaled_mm"}
 """Contenders in the order of tables, and what people call them."""
 
 

@@ -63,11 +63,11 @@ def picture(document: Document, suffix: str) -> bytes:
     down = -(-count // across)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(SIZE[0] * across, SIZE[1] * down + 0.6), layout="constrained")
-        axes = figure.subplots(down, across, squeeze=False).flat
-        for panel, layer in zip(axes, document.layers, strict=False):
+        panels = list(figure.subplots(down, across, squeeze=False).flat)
+        for panel, layer in zip(panels, document.layers, strict=False):
             _panel(panel, layer, base)
-        for panel in list(axes)[count:]:
-            panel.set_axis_off()
+        for panel in panels[count:]:
+            panel.remove()
         figure.suptitle(f"{document.device}: {'times as quick as cuBLAS' if base else 'share of the read floor'}, over rows")
         handles = {label: h for panel in figure.axes for h, label in zip(*panel.get_legend_handles_labels(), strict=True)}
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(LINES), frameon=False)

@@ -221,6 +221,8 @@ def test_the_same_document_gives_the_same_picture(suffix: str) -> None:
     if suffix == ".svg":
         text = first.decode()
         assert text.count("<svg") == 1
+        for name in (CORE, "humming-kernels", "torch._scaled_mm"):
+            assert f"<!-- {name} -->" in text  # matplotlib's own note of a word that it draws as paths
         assert "http" not in text.replace("http://www.w3.org", "").replace("http://purl.org", "").replace("http://creativecommons.org", "")
 
 
@@ -235,3 +237,10 @@ def test_without_matplotlib_the_command_that_installs_it_is_said(monkeypatch: py
     monkeypatch.setattr(builtins, "__import__", no)
     with pytest.raises(plot.MissingExtra, match=r"pip install 'matplotlib>=3.8'"):
         plot.library()
+
+
+def test_places_without_a_layer_stay_empty() -> None:
+    """Four panels in rows of three."""
+    pytest.importorskip("matplotlib")
+    layer = made_up().layers[0]
+    assert plot.picture(document_of(layer, layer, layer, layer), ".svg").decode().count('<g id="axes_') == 4
