@@ -24,8 +24,8 @@ OPEN = 4  # the open range is measured at so many times the last bound
 
 
 def key_of(layer: Layer, compute: Compute) -> str:
-    """Of all that kernels are compiled for, apart from the task. compute: fitted."""
-    return digest(canonical([asdict(layer), asdict(replace(compute, task="dense"))]))
+    """Of all that kernels are compiled for, apart from the task and the type of results. compute: fitted."""
+    return digest(canonical([asdict(layer), asdict(replace(compute, task="dense", output=layer.half))]))
 
 
 def families_of(kernels: Family | ByRows) -> tuple[Family, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,15 @@ def test_other_gpus_and_kernels_leave_the_heuristics_and_say_so(
     assert loaded.configured(loaded.stored[entry.name])[2].kernels == heuristics
 
 
+def test_doctor_says_which_tunings_are_taken_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("humming_convert.gemm.device.open_device", lambda *rest, **more: FakeDevice(folder.parent))
+    assert "tunings" not in {r.what for r in api.doctor(folder)}
+    entry, _ = entry_of(folder)
+    put(folder, device_of(entry, name="NVIDIA H100"))
+    row = next(r for r in api.doctor(folder) if r.what == "tunings")
+    assert row.found == "heuristics: tuned on NVIDIA H100, this is emulated"
+
+
 def test_a_damaged_file_never_makes_loading_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / FILE).write_text("{")
     assert "is not readable" in loaded_from(folder, monkeypatch).tunings.words
@@ -304,6 +314,16 @@ def test_a_tuning_that_is_no_candidate_is_never_launched(folder: Path, monkeypat
     loaded = loaded_from(folder, monkeypatch)
     assert loaded.configured(loaded.stored[entry.name])[2].kernels == heuristics
     assert loaded.tunings.ignored == [entry.name]
+
+
+def test_the_same_tunings_are_checked_whatever_the_type_of_results_is(folder: Path) -> None:
+    """`verify --gpu` multiplies into float32, loading into the model dtype."""
+    stored = next(iter(stored_layers(folder)))
+    layer, compute, _ = Loaded(FakeDevice(folder.parent), {}).configured(stored)
+    keys = {
+        tunings.key_of(layer, replaced(compute, output=output, task=task)) for output in ("f32", "bf16") for task in ("dense", "masked")
+    }
+    assert len(keys) == 1
 
 
 # --- Shipped kernels
