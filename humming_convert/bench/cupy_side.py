@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
+
 from humming_convert.bench.contenders import Case, Prepared
 from humming_convert.bench.document import CUBLAS
 from humming_convert.gemm.device import Device
@@ -16,7 +18,7 @@ class CupyBlas:
     name = CUBLAS
 
     def __init__(self, device: Device) -> None:
-        self.cupy = device.cupy
+        self.device, self.cupy = device, device.cupy
         self.how = f"CuPy {self.cupy.__version__}, float16"
 
     def why_not(self, case: Case) -> str | None:
@@ -24,8 +26,8 @@ class CupyBlas:
 
     def prepare(self, case: Case) -> Prepared:
         cupy, n, k, m = self.cupy, case.layer.n, case.layer.k, case.x.m
-        x = cupy.random.standard_normal((m, k), dtype="float32").astype("float16")
-        first = cupy.random.standard_normal((n, k), dtype="float32").astype("float16")
+        random = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float16)
+        x, first = (self.device.put(np.resize(random, shape)) for shape in ((m, k), (n, k)))
         weights = [first] + [first.copy() for _ in range(case.copies(first.nbytes) - 1)]
         y = cupy.empty((m, n), "float16")
         return Prepared([partial(cupy.matmul, x, w.T, out=y) for w in weights])

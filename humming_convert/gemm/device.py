@@ -148,8 +148,12 @@ class Device:
     def filled(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Memory full of ones in every bit: NaN as a float, so that what a kernel does not write is seen."""
         out = self.cupy.empty(shape, dtype)
-        out.data.memset(0xFF, out.nbytes)
+        self.fill(out, 0xFF)
         return out
+
+    def fill(self, array: Any, byte: int) -> None:
+        """Every byte of an array; no kernel is compiled for it."""
+        array.data.memset(byte, array.nbytes)
 
     def part_sums(self, tiles: int, each: int) -> tuple[Any, Any]:
         """Room for the sums of blocks that split K, `each` bytes for each of so many tiles, and a count for each: 0, as kernels leave it.

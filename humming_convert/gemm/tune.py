@@ -155,7 +155,7 @@ class Tuner:
         return [replace(one, family=kernels).bound(x.q, x.scale, y, x.task) for one in copies]
 
     def _run(self, copies: Sequence[Multiplier], kernels: Fixed, x: Rows, y: Any) -> None:
-        y[...] = 0xFFFF  # NaN: what is not written shows
+        self.device.fill(y, 0xFF)  # NaN: what is not written shows
         self.graphs.run(self._bound(copies[:1], kernels, x, y))
 
     def _time(self, copies: Sequence[Multiplier], kernels: Fixed, x: Rows, y: Any) -> Times:

@@ -50,6 +50,9 @@ class FakeDevice(Device):
     def filled(self, shape: tuple[int, ...], dtype: str) -> Any:
         return np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
 
+    def fill(self, array: Any, byte: int) -> None:
+        array.reshape(-1).view(np.uint8)[:] = byte
+
     def from_dlpack(self, x: Any) -> Any:
         return np.from_dlpack(x)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,25 @@ import jsonschema
 import numpy as np
 import pytest
 from cases import Case, Spec, fast_specs
+from emulated_block import EmulatedBlocks
 from fake_device import FakeDevice
 from fake_graphs import FakeGraphs
 from msgspec import structs
+from narrow_layers import LONG
 from needs import needs_nvrtc
 
 import humming_convert as hc
 from humming_convert import api
 from humming_convert.findings import Refused
-from humming_convert.gemm import load, shipped, tune, tunings
+from humming_convert.gemm import load, mma_sm80, shipped, tune, tunings
+from humming_convert.gemm.check import as_float, random_rows
 from humming_convert.gemm.families import ByRows, Fixed, Tuned, at_rows, choose
 from humming_convert.gemm.load import Loaded
+from humming_convert.gemm.multiplier import Multiplier
 from humming_convert.gemm.parts import ROOM, bucket, sum_bytes
+from humming_convert.gemm.reference import Reference
 from humming_convert.gemm.sampled import Rows
+from humming_convert.gemm.source import kernel_source
 from humming_convert.gemm.stored import stored_layers
 from humming_convert.gemm.timing import Times
 from humming_convert.gemm.tune import Tuner, differs
@@ -88,6 +95,27 @@ def test_the_open_range_has_no_parts() -> None:
     found = offered(kernels, case.layer, kernels.fitted(case.layer, case.compute), measured_at(kernels)[-1], beyond=True)
     assert {f.chosen.parts for f in found} == {1}
     assert {f.NAME for f in found} == {"mma_sm80", "wgmma_sm90a"}
+
+
+@needs_compiler
+@pytest.mark.skipif(sys.platform != "linux", reason="emulated_block.hpp is for Linux")
+def test_every_candidate_multiplies_right_and_equal_orders_of_sums_give_equal_bits(tmp_path: Path) -> None:
+    """The kernels themselves, on a CPU; K is long enough for parts."""
+    spec = LONG["groups of 16 bits"]
+    case, packed = case_of(spec), spec.packed()
+    fitted = mma_sm80.fitted(case.layer, case.compute)
+    found = [Fixed(mma_sm80, t) for t in mma_sm80.candidates(case.layer, fitted, 12)]  # type: ignore[arg-type]
+    assert len({f.chosen.parts for f in found}) > 1 and len({f.chosen.tile_m for f in found}) > 1
+    device = EmulatedBlocks(tmp_path, [kernel_source(f.NAME, case.layer, fitted, f.chosen) for f in found])
+    x = device.put(random_rows(12, case.layer.k, case.layer.half, np.random.default_rng(3)))
+    given = as_float(x, case.layer.half).astype(np.float64)
+    w = Reference(case.recipe.config.as_dict(), case.recipe.pair.target, case.recipe.pair.env, packed.tensors).weights()
+    want, size = given @ w.T, np.abs(given) @ np.abs(w).T
+    by_order: dict[Any, Any] = {}
+    for fixed in found:
+        y = Multiplier.of(device, case.layer, fitted, packed.tensors, None, fixed)(x)
+        assert (np.abs(y - want) <= 2.0**-19 * size).all(), fixed
+        np.testing.assert_array_equal(y, by_order.setdefault(tune.order_of(fixed), y))
 
 
 # --- Measuring
