@@ -111,7 +111,7 @@ class Core:
         for key, packed in pack_all(wanted, self.jobs).items():
             config = packed.recipe.config.as_dict()
             layer = Layer.of(config, packed.recipe.flags)
-            compute = Compute.of(layer, config, sm=self.device.sm, output=layer.half)
+            compute = Compute.of(layer, config, sm=self.device.sm, output=layer.half, rounds=True)
             self.ready[int(key)] = Ready(packed, layer, compute, choose(layer, compute, self.device.sm))
 
     def plan(self, jobs: Iterable[tuple[Any, Any, int]]) -> int:
@@ -194,7 +194,7 @@ class Core:
         each = task_of(moe, None).each(rows, layer.experts) if moe else m
         family = at_rows(r.choice.kernels, each)
         tuning = family.tuning(r.layer, family.fitted(r.layer, r.compute), each)
-        kept = ("threads", "tile_m", "tile_k", "stages", "warps_k", "parts", "blocks", "share")
+        kept = ("threads", "tile_m", "tile_k", "stages", "warps_k", "parts", "blocks", "share", "cluster")
         self.notes[layer.fmt.name, layer.n, layer.k, m, moe and moe.name] = {"family": family.NAME} | {x: getattr(tuning, x) for x in kept}
 
 

@@ -21,6 +21,12 @@ HC_FN void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
 }
 
+// Waits for the first kThreads threads of the block, which all come here.
+template <int kThreads>
+HC_FN void sync_first() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+
 // What this thread has stored before is there for whoever sees what it stores after.
 HC_FN void fence_of_blocks() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 

@@ -119,6 +119,28 @@ struct LaneWords {
     }
   }
 
+  // Whether each row tile has words of its own.
+  static constexpr bool kQuarters = L::place != Place::standard || (kSubBlocks * B) % 4 == 0;
+
+  // The words of row tile i alone, in the places of those of row tile 0.
+  HC_FN void load_row_tile(const u32* lines, int pitch, int tile, int lane, int i) {
+    static_assert(kQuarters, "row tiles share words");
+    if constexpr (L::place == Place::standard) {
+      constexpr int kOfTile = kSubBlocks * B / 4, kTilesOfSubBlock = 4 / kSubBlocks;
+      load_words<kOfTile>(words, lines + tile * pitch + i / kTilesOfSubBlock * 32 * B + lane * B + i % kTilesOfSubBlock * kOfTile);
+    } else if constexpr (L::place == Place::packed_k) {
+      constexpr int kHalf = B / 2;
+      load_words<kHalf>(words, lines + tile / 2 * pitch + i * 32 * B + lane * B + tile % 2 * kHalf);
+    } else {
+      const int g = lane / 4, t = lane % 4;
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        const int row = 16 * i + j % 2 * 8 + g, half = j / 2;
+        words[j] = B == A ? lines[(2 * tile + half) * pitch + row * 4 + t] : lines[tile * pitch + row * 4 + 2 * half + t / 2];
+      }
+    }
+  }
+
   // Which code of a sub-block is the first of register r of row tile i.
   static HC_FN constexpr int first_code(int i, int r) {
     const int i3 = A == 16 ? i : A == 8 ? i % 2 : 0, i4 = r % 2, i5 = r / 2;

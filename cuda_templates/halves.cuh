@@ -23,6 +23,15 @@ HC_FN u16 to_half(float x) {
   return bits;
 }
 
+// decode_half, by one instruction.
+template <Half kHalf>
+HC_FN float half_to_float(u16 bits) {
+  if constexpr (kHalf == Half::bf16) return as_float(u32(bits) << 16);
+  float out;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(bits));
+  return out;
+}
+
 template <Half kHalf>
 HC_FN u32 subtract_two(u32 a, u32 b) {
   u32 out;
@@ -36,6 +45,11 @@ HC_FN u32 subtract_two(u32 a, u32 b) {
 #endif
   }
   return out;
+}
+
+template <Half kHalf>
+HC_FN u32 add_two(u32 a, u32 b) {
+  return subtract_two<kHalf>(a, b ^ 0x80008000u);
 }
 
 template <Half kHalf>
@@ -85,6 +99,11 @@ HC_FN u16 to_half(float x) {
   return u16(sign | u32(exponent + 15) << 10 | (bits >> 13 & 0x3FF));
 }
 
+template <Half kHalf>
+HC_FN float half_to_float(u16 bits) {
+  return decode_half(bits, kHalf);
+}
+
 template <Half kHalf, class F>
 HC_FN u32 each_of_two(u32 a, u32 b, const F& f) {
   u32 out = 0;
@@ -101,6 +120,11 @@ HC_FN u32 subtract_two(u32 a, u32 b) {
 }
 
 template <Half kHalf>
+HC_FN u32 add_two(u32 a, u32 b) {
+  return subtract_two<kHalf>(a, b ^ 0x80008000u);
+}
+
+template <Half kHalf>
 HC_FN u32 multiply_two(u32 a, u32 b) {
   return each_of_two<kHalf>(a, b, [](float x, float y) { return x * y; });
 }
@@ -113,6 +137,20 @@ HC_FN void store(void* y, i64 at, float x) {
     static_cast<float*>(y)[at] = x;
   } else {
     static_cast<u16*>(y)[at] = to_half<kOutput == Output::f16 ? Half::f16 : Half::bf16>(x);
+  }
+}
+
+// Two neighbours; `at` is even.
+template <Output kOutput>
+HC_FN void store_two(void* y, i64 at, float first, float second) {
+  struct alignas(8) Pair {
+    float x[2];
+  };
+  if constexpr (kOutput == Output::f32) {
+    *reinterpret_cast<Pair*>(static_cast<float*>(y) + at) = {{first, second}};
+  } else {
+    constexpr Half kHalf = kOutput == Output::f16 ? Half::f16 : Half::bf16;
+    *reinterpret_cast<u32*>(static_cast<u16*>(y) + at) = to_half<kHalf>(first) | u32(to_half<kHalf>(second)) << 16;
   }
 }
 

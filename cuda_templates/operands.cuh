@@ -76,6 +76,10 @@ HC_FN u32 half_operand(u32 codes, u32 zero) {
     const u32 numbers = subtract_two<kHalf>(and_or(codes, in_each<16>(0x7F), in_each<16>(kOne)), and_or(~codes, in_each<16>(0x80), in_each<16>(kOne)));
     if constexpr (L::zero == Zero::none) return numbers;
     return subtract_two<kHalf>(numbers, in_each<16>(to_half<kHalf>(float(int(zero) - 128))));
+  } else if constexpr (L::kind == Kind::offset_binary && L::map == CodeMap::midpoint && B == kFraction + 1) {
+    // the top bit is a sign, and the low bits m: m, or -(m + 1). 128 + m less 128; where negative, -(128 + m) and 127
+    const u32 negative = byte_permute(codes, 0, 0xAA88), size = and_or(codes, in_each<16>(0x7F), in_each<16>(kOne));
+    return add_two<kHalf>(size ^ (negative & in_each<16>(0x8000)), (negative & in_each<16>(0xC300 ^ 0x42FE)) ^ in_each<16>(0xC300));
   } else if constexpr (L::kind == Kind::offset_binary) {
     // bfloat16 beside wide codes, c - z one by one: with a map c >= z was stored as c - z, others as top - c
     u32 out = 0;
@@ -95,6 +99,17 @@ HC_FN u32 half_operand(u32 codes, u32 zero) {
     return (Number::kMend ? multiply_two<kHalf>(moved, in_each<16>(Number::kFactor)) : moved) | special_bits<L, kHalf>(magnitudes);
   }
 }
+
+// Scale bytes that are floats, in the words of half_operand.
+template <ScaleType kType>
+struct ScaleCodes {
+  static constexpr int bits = 8, exponent = kType == ScaleType::e4m3 ? 4 : 5, mantissa = 7 - exponent;
+  static constexpr bool has_sign = true;
+  static constexpr Kind kind = Kind::floating;
+  static constexpr CodeMap map = CodeMap::none;
+  static constexpr Zero zero = Zero::none;
+  static constexpr Special special = kType == ScaleType::e4m3 ? Special::e4m3_nan : Special::ieee;
+};
 
 // The same of floats that are whole fields of a word: sign and magnitude are moved to their places at once.
 template <class L, Half kHalf, int i, int r>

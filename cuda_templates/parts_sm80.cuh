@@ -15,23 +15,32 @@ struct PartSums {
   void* sums;
 };
 
-// own: the sums of this thread over this block's part.  True: this block came last, and they are those over all of K.
-// scratch: shared memory that no thread reads any more once all have come here.
+// A block's tile, counted as `sums` is, and its part.
+struct PartOf {
+  int tile, part;
+};
+
+template <int kParts>
+HC_FN PartOf part_of_block() {
+  return {int(blockIdx.y * (gridDim.x / kParts) + blockIdx.x / kParts), int(blockIdx.x % kParts)};
+}
+
+// own: the sums of this thread over this block's part, of its first kThreads threads.  True: this block came last, and they are those over
+// all of K.  scratch: shared memory that no thread reads any more once all have come here.
 template <int kParts, int kThreads, class Sum, int kRows, int kEach>
-HC_FN bool added_up(Sum (&own)[kRows][kEach], const PartSums& to, int* scratch) {
+HC_FN bool added_up(Sum (&own)[kRows][kEach], const PartSums& to, int* scratch, const PartOf& of = part_of_block<kParts>()) {
   static_assert(sizeof(Sum) == 4, "gemm/parts.py counts the same bytes");
   constexpr int kOwn = kRows * kEach;
-  const int part = blockIdx.x % kParts, tile = blockIdx.y * (gridDim.x / kParts) + blockIdx.x / kParts;
-  Sum* const sums = static_cast<Sum*>(to.sums) + i64(tile) * (kParts * kOwn * kThreads) + threadIdx.x;
+  Sum* const sums = static_cast<Sum*>(to.sums) + i64(of.tile) * (kParts * kOwn * kThreads) + threadIdx.x;
 #pragma unroll
-  for (int v = 0; v < kOwn; v++) store_shared_by_blocks(sums + (part * kOwn + v) * kThreads, own[v / kEach][v % kEach]);
+  for (int v = 0; v < kOwn; v++) store_shared_by_blocks(sums + (of.part * kOwn + v) * kThreads, own[v / kEach][v % kEach]);
   fence_of_blocks();
-  __syncthreads();
-  if (threadIdx.x == 0) *scratch = atomicAdd(to.arrived + tile, 1);
-  __syncthreads();
+  sync_first<kThreads>();
+  if (threadIdx.x == 0) *scratch = atomicAdd(to.arrived + of.tile, 1);
+  sync_first<kThreads>();
   if (*scratch != kParts - 1) return false;
   fence_of_blocks();
-  if (threadIdx.x == 0) to.arrived[tile] = 0;
+  if (threadIdx.x == 0) to.arrived[of.tile] = 0;
 #pragma unroll
   for (int v = 0; v < kOwn; v++) {
     own[v / kEach][v % kEach] = load_shared_by_blocks(sums + v * kThreads);

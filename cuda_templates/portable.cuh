@@ -48,15 +48,17 @@ HC_FN u32 and_or(u32 a, u32 mask, u32 more) {
 #endif
 }
 
-// Bytes of low (0..3) and high (4..7) by the low three bits of the four lowest nibbles of `which`; their fourth bit has to be 0.
+// Bytes of low (0..3) and high (4..7) by the low three bits of the four lowest nibbles of `which`; where the fourth is set, eight times the byte's top bit.
 HC_FN u32 byte_permute(u32 low, u32 high, u32 which) {
 #ifdef __CUDACC__
-  return __byte_perm(low, high, which);
+  u32 out;  // __byte_perm has no fourth bit
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(which));
+  return out;
 #else
   u32 out = 0;
   for (int i = 0; i < 4; i++) {
-    const u32 from = which >> (4 * i) & 7;
-    out |= ((from < 4 ? low : high) >> (8 * (from % 4)) & 255u) << (8 * i);
+    const u32 from = which >> (4 * i) & 7, byte = (from < 4 ? low : high) >> (8 * (from % 4)) & 255u;
+    out |= (which >> (4 * i) & 8 ? byte / 128 * 255 : byte) << (8 * i);
   }
   return out;
 #endif

@@ -140,6 +140,16 @@ template <class S, class L, int kTiles>
 HC_FN void scales_of_lane(float (&to)[kTiles][2], const u8* stage, const Tensors& w, int n0, int first_n, int g, int k0, int from = 0) {
   NeighboursOfLane<8 * scale_bytes<L>(), 2 * kTiles> held;
   if constexpr (S::kScales) held.load(stage + S::kScalesAt + k0 % S::kTileK / L::group_k * S::kScaleBytes, (n0 - first_n) / 64, g, 2 * from);
+  if constexpr (S::kScales && (L::scale_type == ScaleType::e4m3 || L::scale_type == ScaleType::e5m2)) {
+    // two at once, as float16, which holds them
+    unrolled<0, kTiles>([&](auto row_tile) {
+      constexpr int i = decltype(row_tile)::value;
+      const u32 codes = held.template bits<2 * i>() | held.template bits<2 * i + 1>() << 16;
+      const u32 both = half_operand<ScaleCodes<L::scale_type>, Half::f16>(codes, 0);
+      to[i][0] = half_to_float<Half::f16>(u16(both)), to[i][1] = half_to_float<Half::f16>(u16(both >> 16));
+    });
+    return;
+  }
   unrolled<0, 2 * kTiles>([&](auto of_lane) {
     constexpr int j = decltype(of_lane)::value;
     if constexpr (S::kScales) {

@@ -22,6 +22,16 @@ HC_FN void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kOpen) : "memory");
 }
 
+// Registers that a warpgroup gives up, and that another takes: from then on its threads have kCount.
+template <int kCount>
+HC_FN void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+HC_FN void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
 // Keeps the compiler from moving reads or writes of sums across this place: it does not know that products are under way.
 template <int kCount>
 HC_FN void pin(float (&d)[kCount]) {
@@ -54,11 +64,17 @@ HC_FN u64 describe_rows(u32 address) {
 #define HC_SUMS_64                                                                                                           \
   HC_SUMS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,"  \
              "%59,%60,%61,%62,%63"
+#define HC_SUMS_128                                                                                           \
+  HC_SUMS_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
+  "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
+  "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
+  "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define HC_OUT_4(C, i) C(d[i]), C(d[i + 1]), C(d[i + 2]), C(d[i + 3])
 #define HC_OUT_8(C, i) HC_OUT_4(C, i), HC_OUT_4(C, i + 4)
 #define HC_OUT_16(C, i) HC_OUT_8(C, i), HC_OUT_8(C, i + 8)
 #define HC_OUT_32(C, i) HC_OUT_16(C, i), HC_OUT_16(C, i + 16)
 #define HC_OUT_64(C, i) HC_OUT_32(C, i), HC_OUT_32(C, i + 32)
+#define HC_OUT_128(C, i) HC_OUT_64(C, i), HC_OUT_64(C, i + 64)
 #define HC_WGMMA(SHAPE, TAIL, C, COUNT, A0, A1, A2, A3, B, ADD)                                                        \
   asm volatile("{ .reg .pred p; setp.ne.b32 p, " ADD ", 0; wgmma.mma_async.sync.aligned." SHAPE " {" HC_SUMS_##COUNT   \
                "}, {" A0 "," A1 "," A2 "," A3 "}, " B ", p" TAIL "; }"                                                 \
@@ -71,12 +87,13 @@ HC_FN u64 describe_rows(u32 address) {
     if constexpr (kN == 32) HC_WGMMA("m64n32" STEP TYPES, TAIL, C, 16, "%16", "%17", "%18", "%19", "%20", "%21");      \
     if constexpr (kN == 64) HC_WGMMA("m64n64" STEP TYPES, TAIL, C, 32, "%32", "%33", "%34", "%35", "%36", "%37");      \
     if constexpr (kN == 128) HC_WGMMA("m64n128" STEP TYPES, TAIL, C, 64, "%64", "%65", "%66", "%67", "%68", "%69");    \
+    if constexpr (kN == 256) HC_WGMMA("m64n256" STEP TYPES, TAIL, C, 128, "%128", "%129", "%130", "%131", "%132", "%133"); \
   } while (0)
 
 // d = a * b^T, added to d where `add`. One step of K: 16 columns of 16 bits or 32 of 8 bits.
 template <Operand kOperand, int kN>
 HC_FN void wgmma(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool add) {
-  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128, "rows of x in a tile");
+  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 256, "rows of x in a tile");
   if constexpr (kOperand == Operand::f16) HC_WGMMA_OF(".f32.f16.f16", "k16", ", 1, 1, 0", "+f");
   if constexpr (kOperand == Operand::bf16) HC_WGMMA_OF(".f32.bf16.bf16", "k16", ", 1, 1, 0", "+f");
   if constexpr (kOperand == Operand::e4m3) HC_WGMMA_OF(".f32.e4m3.e4m3", "k32", ", 1, 1", "+f");

@@ -132,9 +132,14 @@ def _build(folder: Path, source: KernelSource, arch: str) -> str:
 
 
 def build_all(cache: KernelCache, wanted: list[tuple[KernelSource, str]], jobs: int | None = None) -> list[Path]:
-    """Compiles what is not there yet, in processes of their own: NVRTC compiles one program at a time in a process."""
+    """Compiles what is not there yet, in processes of their own, since NVRTC compiles one program at a time in a process. This process takes part:
+    the last of them, which in the order of `ROWS` is the largest, while the others start, and then what none of them has begun."""
     jobs = min(jobs or os.cpu_count() or 1, max(1, len(wanted)))
     if jobs == 1:
         return [cache.get(source, arch) for source, arch in wanted]
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        return [Path(p) for p in pool.map(_build, *zip(*[(cache.folder, s, a) for s, a in wanted], strict=True))]
+    with ProcessPoolExecutor(jobs - 1, mp_context=get_context("spawn")) as pool:
+        elsewhere = [pool.submit(_build, cache.folder, source, arch) for source, arch in wanted[:-1]]
+        here = [cache.get(*wanted[-1])]
+        for future, of in zip(reversed(elsewhere), reversed(wanted[:-1]), strict=True):
+            here.append(cache.get(*of) if future.cancel() else Path(future.result()))
+        return here[::-1]

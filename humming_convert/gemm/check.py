@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from humming_convert.gemm import quantize_any
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
-from humming_convert.gemm.families import PLAIN, Kernels
+from humming_convert.gemm.families import PLAIN, Family, Kernels, at_rows
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.multiplier import Multiplier, source_of
 from humming_convert.gemm.product_f64 import product
@@ -38,7 +38,13 @@ TOLERANCES: dict[str, tuple[float, str]] = {
         2.0**-8,
         "the same by E4M3 instructions, whose sums keep fewer bits (seen on sm_90); they are added up in float32 every 128 columns",
     ),
+    "sum-weights": (
+        2.0**-9,
+        "the same where weights are rounded to 16 bits before they are multiplied: half a step of bfloat16 for each (kernels that serve, not the referee)",
+    ),
+    "sum-sums": (2.0**-7, "the same by E4M3 instructions over all of K (kernels that serve, not the referee)"),
     "weight": (0.0, "a weight by a unit vector: its float64 value rounded once to float32, no other bit"),
+    "weight-rounded": (0.0, "the same where weights are rounded before: to 16 bits, and no other bit"),
     "weight-zero-point": (
         2.0**-23,
         "the same beside floating zero points or several scale factors that are not exact: one unit in the last place",
@@ -46,6 +52,12 @@ TOLERANCES: dict[str, tuple[float, str]] = {
     "bias": (0.0, "a bias by x = 0"),
     "activation": (0.0, "quantized activations and their scales: the numbers of the same steps in numpy"),
 }
+
+
+def sum_tolerance(family: Family, layer: Layer, compute: Compute) -> float:
+    """Of a family's products, as a share of the sum of magnitudes. compute: fitted."""
+    rounding, exact = family.rounding(layer, compute), "sum-e4m3" if compute.operand == "e4m3" else "sum"
+    return TOLERANCES[exact][0] + (0.0 if rounding == "none" else TOLERANCES[f"sum-{rounding}"][0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,11 +244,17 @@ class Checker:
         with np.errstate(invalid="ignore", divide="ignore"):
             relative = np.where(run.size > 0, np.abs(run.y - run.want) / run.size, 0)
         found.products[m] = float(np.nanmax(relative, initial=0.0))
-        operand = self.family.fitted(self.layer, self.compute).operand
-        allowed = TOLERANCES["sum-e4m3" if operand == "e4m3" else "sum"][0] * run.size
+        allowed = self.sum_tolerance(m) * run.size
         wrong = worst(f"product of {m} rows", run.y, run.want, allowed, lambda i, j: at_row(i, j, int(run.expert_of_row[i])))
         if wrong:
             found.wrong.append(wrong)
+
+    def _family(self, rows: int) -> Family:
+        """That multiplies so many rows of all experts."""
+        return at_rows(self.family, -(-rows // self.experts))
+
+    def sum_tolerance(self, rows: int) -> float:
+        return sum_tolerance(self._family(rows), self.layer, self.family.fitted(self.layer, self.compute))
 
     def _given(self, value: float) -> float | None:
         return value if self.compute.wants_given_scale else None
@@ -285,6 +303,8 @@ class Checker:
             found.weights += y.size
             want = w[:, first : first + lead.size].T * lead[:, None]
             with np.errstate(over="ignore"):
+                if self._family(lead.size).rounding(layer, self.compute) == "weights":
+                    want = want.astype(DTYPES[layer.half]).astype(np.float64)  # one number a row, and that is 1
                 rounded = want.astype(np.float32).astype(np.float64)
 
             def where(i: int, j: int, first: int = first) -> dict[str, Any]:

@@ -35,6 +35,8 @@ class Compute:
     act_*: the number type of the activation; act_top: its largest number.  as_type: how group scales are held.
     flush: columns of K whose sums are scaled together.  step: columns that one instruction of mma.sync multiplies.
     operand: what is multiplied: f16, bf16, which hold every code exactly, or e4m3, s8.
+    rounds: whether a kernel may round before the end: 16-bit weights are their code times their scale, rounded once, as a 16-bit model would hold
+    them, and sums of E4M3 stay in the tensor cores. Never in checks.
     """
 
     act_mode: str
@@ -50,6 +52,7 @@ class Compute:
     operand: str
     output: str
     task: str
+    rounds: bool = False
 
     @property
     def quantizes(self) -> bool:
@@ -61,7 +64,9 @@ class Compute:
         return self.quantizes and (self.act_mode == "fixed" or self.act_second == "tensor")
 
     @classmethod
-    def of(cls, layer: Layer, config: Mapping[str, Any], *, sm: int, output: str = "f32", task: str | None = None) -> Compute:
+    def of(
+        cls, layer: Layer, config: Mapping[str, Any], *, sm: int, output: str = "f32", task: str | None = None, rounds: bool = False
+    ) -> Compute:
         """sm: of the GPU that the kernel is for.  output: f32, f16 or bf16.  task: one of gemm/tasks.py; by the layer's experts if None."""
         a, mode = number(config["a_dtype"]), str(config["input_quant_mode"])
         if mode not in MODES:
@@ -93,4 +98,5 @@ class Compute:
             operand=layer.half,
             output=output,
             task=task or ("indexed" if layer.experts else "dense"),
+            rounds=rounds,
         )

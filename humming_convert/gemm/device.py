@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from humming_convert.gemm.cache import KernelCache
 from humming_convert.gemm.nvrtc import architecture
 from humming_convert.gemm.source import KernelSource
+from humming_convert.gemm.tensor_map import rows_map
 
 CUPY = "python -m pip install 'cupy-cuda13x>=13.6' (CUDA 12: cupy-cuda12x), or humming-convert[cuda13]"
 MIN_SM = 75
@@ -154,6 +155,10 @@ class Device:
     def fill(self, array: Any, byte: int) -> None:
         """Every byte of an array; no kernel is compiled for it."""
         array.data.memset(byte, array.nbytes)
+
+    def mapped(self, x: Any, columns: int, box_rows: int) -> Any:
+        """Rows as a tensor map, for kernels that copy boxes of them."""
+        return rows_map(x.data.ptr, x.shape[0], columns, x.itemsize, box_rows)
 
     def part_sums(self, tiles: int, each: int) -> tuple[Any, Any]:
         """Room for the sums of blocks that split K, `each` bytes for each of so many tiles, and a count for each: 0, as kernels leave it.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from humming_convert.gemm import mma_any, mma_sm80, mx_sm120a, umma_sm100a, wgmma_sm90a
+from humming_convert.gemm import cluster_sm90a, mma_any, mma_sm80, mx_sm120a, umma_sm100a, wgmma_sm90a
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.tuning import Tuning
@@ -30,11 +30,18 @@ class Family(Protocol):
     def PARTS(self) -> bool:  # noqa: N802
         """Blocks may split K: the kernel takes room for their sums (parts_sm80.cuh)."""
 
+    @property
+    def MAPPED(self) -> bool:  # noqa: N802
+        """x goes as a tensor map (gemm/tensor_map.py), not as an address."""
+
     def why_not(self, layer: Layer, compute: Compute, sm: int) -> str | None:
         """The reason why it does not take a layer on a GPU of `sm`; None: it does."""
 
     def fitted(self, layer: Layer, compute: Compute) -> Compute:
         """The mathematics with the operands that it multiplies."""
+
+    def rounding(self, layer: Layer, compute: Compute) -> str:
+        """What its kernels round before the end: a word of operands.ROUNDINGS. Only where `compute.rounds` allows it."""
 
     def tuning(self, layer: Layer, compute: Compute, rows: int) -> Tuning:
         """By rows (with experts: rows an expert)."""
@@ -47,10 +54,9 @@ class Family(Protocol):
 
 
 PLAIN = cast(Family, mma_any)
-FAMILIES: tuple[Family, ...] = (cast(Family, wgmma_sm90a), cast(Family, mma_sm80), PLAIN)
-# which family is faster for few rows than the one that takes a layer: measured on an H200 (docs/gemm.md)
-FOR_FEW: dict[str, Family] = {wgmma_sm90a.NAME: cast(Family, mma_sm80)}
-FEW = 32
+FAMILIES: tuple[Family, ...] = (cast(Family, cluster_sm90a), cast(Family, wgmma_sm90a), cast(Family, mma_sm80), PLAIN)
+# Up to how many rows (with experts: rows an expert) a family is faster than those before it: measured on an H200 (docs/gemm.md)
+UP_TO = {mma_sm80.NAME: 32, wgmma_sm90a.NAME: 16}
 # compiled and looked at on a machine without such a GPU: no choice before they have been run on one
 NEVER_RUN: tuple[Family, ...] = (cast(Family, mx_sm120a), cast(Family, umma_sm100a))
 
@@ -65,23 +71,30 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class ByRows:
-    """Two families that multiply the same operands: `few` up to FEW rows (with experts: rows an expert), `many` beyond."""
+    """Families that multiply the same operands: each up to so many rows (with experts: rows an expert), and `many` beyond."""
 
-    few: Family
+    up_to: tuple[tuple[int, Family], ...]
     many: Family
 
     @property
+    def families(self) -> tuple[Family, ...]:
+        """In the order of rows."""
+        return (*(family for _, family in self.up_to), self.many)
+
+    @property
     def NAME(self) -> str:  # noqa: N802 as families have it
-        return f"{self.few.NAME} to {FEW} rows, {self.many.NAME}"
+        return ", ".join((*(f"{family.NAME} to {rows} rows" for rows, family in self.up_to), self.many.NAME))
 
     @property
     def ROWS(self) -> tuple[int, ...]:  # noqa: N802
-        return (*(r for r in self.few.ROWS if r <= FEW), *(r for r in self.many.ROWS if r > FEW))
+        bounds = [0, *(rows for rows, _ in self.up_to)]
+        some = [r for low, (rows, family) in zip(bounds, self.up_to, strict=False) for r in family.ROWS if low < r <= rows]
+        return (*some, *(r for r in self.many.ROWS if r > bounds[-1]))
 
     def fitted(self, layer: Layer, compute: Compute) -> Compute:
-        few, many = self.few.fitted(layer, compute), self.many.fitted(layer, compute)
-        assert few == many, (few, many)
-        return many
+        fitted, *others = (family.fitted(layer, compute) for family in self.families)
+        assert all(other == fitted for other in others), (fitted, others)
+        return fitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +116,18 @@ class Fixed:
     def PARTS(self) -> bool:  # noqa: N802
         return self.family.PARTS
 
+    @property
+    def MAPPED(self) -> bool:  # noqa: N802
+        return self.family.MAPPED
+
     def why_not(self, layer: Layer, compute: Compute, sm: int) -> str | None:
         return self.family.why_not(layer, compute, sm)
 
     def fitted(self, layer: Layer, compute: Compute) -> Compute:
         return self.family.fitted(layer, compute)
+
+    def rounding(self, layer: Layer, compute: Compute) -> str:
+        return self.family.rounding(layer, compute)
 
     def tuning(self, layer: Layer, compute: Compute, rows: int) -> Tuning:
         return self.chosen
@@ -151,29 +171,43 @@ def at_rows(kernels: Kernels, rows: int) -> Family:
     if isinstance(kernels, Tuned):
         return kernels.at(rows)
     if isinstance(kernels, ByRows):
-        return kernels.few if rows <= FEW else kernels.many
+        return next((family for most, family in kernels.up_to if rows <= most), kernels.many)
     return kernels
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """family: for many rows.  rejected: those that would be faster.  kernels: for any number of rows."""
+
     family: Family
     rejected: tuple[Rejected, ...]
     kernels: Kernels
 
 
 def choose(layer: Layer, compute: Compute, sm: int, among: Sequence[Family] = FAMILIES) -> Choice:
-    """The first family that takes the layer, and beside it the one that is faster for few rows."""
+    """The first family that takes the layer, and beside it those that are faster for fewer rows."""
     rejected: list[Rejected] = []
-    for family in among:
+    for i, family in enumerate(among):
         reason = family.why_not(layer, compute, sm)
         if reason is None:
-            few = FOR_FEW.get(family.NAME)
-            # sm_90 has no E4M3 for mma.sync: the compiler unpacks every operand to float16
-            beside = few and family.fitted(layer, compute).operand != "e4m3" and few.why_not(layer, compute, sm) is None
-            return Choice(family, tuple(rejected), ByRows(few, family) if few and beside else family)
+            few = _for_fewer(layer, compute, sm, family, among[i + 1 :])
+            return Choice(family, tuple(rejected), ByRows(few, family) if few else family)
         rejected.append(Rejected(family.NAME, reason))
     raise AssertionError(rejected)
+
+
+def _for_fewer(layer: Layer, compute: Compute, sm: int, family: Family, others: Sequence[Family]) -> tuple[tuple[int, Family], ...]:
+    """Families that are faster for fewer rows than `family`, and up to how many. Of two with the same rows the one that comes later is the faster."""
+    if not family.NAME.endswith("_sm90a"):
+        return ()
+    out: list[tuple[int, Family]] = []
+    for other in reversed(others):
+        rows = UP_TO.get(other.NAME, 0)
+        # sm_90 has no E4M3 for mma.sync: the compiler unpacks every operand to float16
+        unpacks = other.NAME == mma_sm80.NAME and family.fitted(layer, compute).operand == "e4m3"
+        if rows > (out[-1][0] if out else 0) and not unpacks and other.why_not(layer, compute, sm) is None:
+            out.append((rows, other))
+    return tuple(out)
 
 
 def named(name: str) -> Family:

@@ -84,7 +84,7 @@ class Loaded(Mapping[str, LoadedLayer]):
     def configured(self, stored: StoredLayer) -> tuple[Layer, Compute, Choice]:
         """What multiplies a layer here, before anything is on the device. UnknownLayer where no kernel reads it."""
         layer = stored.layer
-        compute = Compute.of(layer, stored.config, sm=self.device.sm, output=layer.half)
+        compute = Compute.of(layer, stored.config, sm=self.device.sm, output=layer.half, rounds=True)
         return layer, compute, self.tunings.applied(choose(layer, compute, self.device.sm), layer, compute)
 
     def _on_device(self, stored: StoredLayer) -> LoadedLayer:

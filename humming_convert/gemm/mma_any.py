@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from humming_convert.gemm import operands
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.tuning import Tuning
 
 NAME = "mma_any"
 PARTS = False
+MAPPED = False
 TILE_N = 64
 ROWS = (1, 64)
 
@@ -15,6 +17,10 @@ ROWS = (1, 64)
 def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
     """It takes every layer that Layer and Compute have words for."""
     return None
+
+
+def rounding(layer: Layer, compute: Compute) -> str:
+    return operands.rounding(layer, compute)
 
 
 def fitted(layer: Layer, compute: Compute) -> Compute:

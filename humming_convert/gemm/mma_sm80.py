@@ -12,15 +12,16 @@ from humming_convert.gemm import operands
 from humming_convert.gemm.candidates import varied
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
-from humming_convert.gemm.operands import fitted
+from humming_convert.gemm.operands import fitted, rounding
 from humming_convert.gemm.parts import bucket, parts_of
 from humming_convert.gemm.stages import fitting, stage_bytes
 from humming_convert.gemm.tuning import Tuning
 
-__all__ = ["NAME", "ROWS", "candidates", "fitted", "tuning", "why_not"]
+__all__ = ["NAME", "ROWS", "candidates", "fitted", "rounding", "tuning", "why_not"]
 
 NAME = "mma_sm80"
 PARTS = True
+MAPPED = False
 STAGES = 4
 
 

@@ -91,7 +91,8 @@ class Multiplier:
         if not lists.tiles:
             return lambda: None
         source = kernel_source(family.NAME, layer, compute, tuning)
-        arguments: tuple[Any, ...] = (q, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
+        x = self.device.mapped(q, layer.k, tuning.tile_m // tuning.cluster) if family.MAPPED else q
+        arguments: tuple[Any, ...] = (x, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
         across = -(-layer.n // family.tile_n(tuning))
         grid = (across * tuning.parts, lists.tiles)
         if family.PARTS:

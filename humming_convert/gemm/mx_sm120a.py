@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from humming_convert.gemm import operands
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.tuning import Tuning
 
 NAME = "mx_sm120a"
 PARTS = False
+MAPPED = False
 ROWS = (8, 32)
 BESIDE_E4M3 = {(4, 3), (5, 2), (2, 1), (2, 3), (3, 2)}  # exponent and mantissa bits of weights
 TILE_BYTES = 128  # of a row of x
@@ -40,6 +42,10 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
         (layer.k * layer.act_bits // 8 % 16 != 0, "rows of x are not whole 16 bytes"),
     )
     return next((reason for against, reason in reasons if against), None)
+
+
+def rounding(layer: Layer, compute: Compute) -> str:
+    return operands.rounding(layer, compute)
 
 
 def fitted(layer: Layer, compute: Compute) -> Compute:

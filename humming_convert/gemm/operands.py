@@ -16,6 +16,12 @@ from humming_convert.gemm.layer import Layer
 NUMBERS = {(8, 4, 3): "e4m3", (8, 0, 0): "s8", (4, 0, 0): "s4"}
 FRACTIONS = {"f16": 10, "bf16": 7}
 
+ROUNDINGS = {
+    "none": "operands are exact, sums are float32's",
+    "weights": "16-bit operands are a code times its scale, rounded once",
+    "sums": "sums of E4M3 over all of K are the tensor cores' own",
+}
+
 Reason = tuple[bool, str]
 """Whether it stands against a layer, and what it is."""
 
@@ -32,6 +38,11 @@ def fitted(layer: Layer, compute: Compute) -> Compute:
     kind = operand_of(layer, compute)
     assert kind is not None
     return replace(compute, operand=kind)
+
+
+def rounding(layer: Layer, compute: Compute) -> str:
+    """Of families that compute with exact operands, whose sums are float32's; ROUNDINGS has the other words."""
+    return "none"
 
 
 def first_of(reasons: Iterable[Reason]) -> str | None:

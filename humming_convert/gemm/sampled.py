@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humming_convert.gemm import quantize_any
-from humming_convert.gemm.check import HALF_STEP, TOLERANCES, as_float, as_numbers, random_rows
+from humming_convert.gemm.check import HALF_STEP, as_float, as_numbers, random_rows, sum_tolerance
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
+from humming_convert.gemm.families import Family
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.multiplier import Multiplier
 from humming_convert.gemm.stored import StoredLayer
@@ -122,6 +123,6 @@ def meant(multiplier: Multiplier, x: Rows, rows: Ints) -> F64:
     return np.asarray(wide[:, : multiplier.layer.k])
 
 
-def tolerance(layer: Layer, compute: Compute) -> tuple[float, float]:
-    """Of the core's kernels: of the sum of magnitudes, and of the result."""
-    return TOLERANCES["sum-e4m3" if compute.operand == "e4m3" else "sum"][0], HALF_STEP[layer.half]
+def tolerance(family: Family, layer: Layer, compute: Compute) -> tuple[float, float]:
+    """Of a family's kernels: of the sum of magnitudes, and of the result. compute: fitted."""
+    return sum_tolerance(family, layer, compute), HALF_STEP[layer.half]

@@ -60,7 +60,7 @@ def wanted_kernels(folder: Path, sm: int) -> Wanted:
     for stored in stored_layers(folder):
         try:
             layer = stored.layer
-            compute = Compute.of(layer, stored.config, sm=sm, output=layer.half)
+            compute = Compute.of(layer, stored.config, sm=sm, output=layer.half, rounds=True)
         except UnknownLayer as unknown:
             findings.error("gpu-unknown-layer", f"no kernel reads this layer: {unknown}", layer=stored.name)
             continue

@@ -16,8 +16,17 @@ from humming_convert.manifest.digests import canonical, digest
 from humming_convert.resources import cuda_templates
 
 FAMILIES = (
-    *("mma_any", "mma_sm80", "wgmma_sm90a", "mx_sm120a", "umma_sm100a", "quantize_any"),
-    *("product_f64", "read_floor", "pack_any", "prove_any"),
+    "mma_any",
+    "mma_sm80",
+    "wgmma_sm90a",
+    "cluster_sm90a",
+    "mx_sm120a",
+    "umma_sm100a",
+    "quantize_any",
+    "product_f64",
+    "read_floor",
+    "pack_any",
+    "prove_any",
 )
 # field -> the enumeration of config.cuh that its word belongs to
 WORDS = {

@@ -121,7 +121,7 @@ class Tuner:
         first = candidates[0]
         self._run(copies, first, x, y)
         error, right = sample_of(stored, tensors, multiplier, x, rng).error(
-            y, self.device, layer.half, tolerance(layer, multiplier.compute)
+            y, self.device, layer.half, tolerance(first, layer, multiplier.compute)
         )
         if not right:
             said = f"{rows} rows by {first.NAME}: {error:.1e} of the sum of magnitudes off; nothing is tuned for them"
@@ -133,7 +133,7 @@ class Tuner:
             same_order = order_of(candidate) == order_of(first)
             exact += same_order
             self._run(copies, candidate, x, y)
-            if (other := differs(want, self._results(y), multiplier, same_order)) is not None:
+            if (other := differs(want, self._results(y), multiplier, (first, candidate), same_order)) is not None:
                 self._wrong(stored, f"{rows} rows by {candidate.NAME} {candidate.chosen}: {other}")
                 continue
             times[candidate] = self._time(copies, candidate, x, y).us
@@ -180,8 +180,10 @@ def order_of(fixed: Fixed) -> tuple[object, ...]:
     return fixed.NAME, t.tile_k, t.warps_k, t.steps, t.parts
 
 
-def differs(want: NDArray[np.uint16], got: NDArray[np.uint16], multiplier: Multiplier, same_order: bool) -> str | None:
-    """How results differ by more than they may. same_order: they may not at all."""
+def differs(
+    want: NDArray[np.uint16], got: NDArray[np.uint16], multiplier: Multiplier, by: tuple[Family, Family], same_order: bool
+) -> str | None:
+    """How results differ by more than they may. by: who made which.  same_order: they may not at all."""
     if np.array_equal(want, got):
         return None
     count = int((want != got).sum())
@@ -190,7 +192,8 @@ def differs(want: NDArray[np.uint16], got: NDArray[np.uint16], multiplier: Multi
     half = multiplier.layer.half
     a, b = as_float(want, half).astype(np.float64), as_float(got, half).astype(np.float64)
     size = np.sqrt(multiplier.layer.k * np.mean(a * a, axis=1, keepdims=True))  # about the sum of magnitudes of random rows
-    allowed = 2 * HALF_STEP[half] * np.abs(a) + 2 * tolerance(multiplier.layer, multiplier.compute)[0] * size
+    share = sum(tolerance(family, multiplier.layer, multiplier.compute)[0] for family in by)
+    allowed = 2 * HALF_STEP[half] * np.abs(a) + share * size
     off = ~(np.abs(a - b) <= allowed)
     return f"{int(off.sum())} of {want.size} results differ by more than rounding" if off.any() else None
 

@@ -13,7 +13,8 @@ class Tuning:
     """threads: of a block.  tile_m: rows of a block.  tile_k: columns of K at a time.  stages: tiles of K in shared memory.
     shared: bytes of shared memory that a launch asks for.  warps_k: warps of a block that share rows of W and split K.  steps: instructions of
     a warp between two scalings, at most.  parts: blocks that split K between them.  blocks: of a multiprocessor, at least: a bound for registers.
-    share: warpgroups of a block that have the same rows of W, of which each takes some row tiles."""
+    share: warpgroups of a block that have the same rows of W, of which each takes some row tiles.  cluster: blocks that have the same rows of x
+    copied to all of them at once."""
 
     threads: int = 128
     tile_m: int = 16
@@ -25,6 +26,7 @@ class Tuning:
     parts: int = 1
     blocks: int = 1
     share: int = 1
+    cluster: int = 1
 
     @classmethod
     def of(cls, m: int) -> Tuning:

@@ -30,7 +30,7 @@ def key_of(layer: Layer, compute: Compute) -> str:
 
 def families_of(kernels: Family | ByRows) -> tuple[Family, ...]:
     """That multiply a layer's operands."""
-    return (kernels.few, kernels.many) if isinstance(kernels, ByRows) else (kernels,)
+    return kernels.families if isinstance(kernels, ByRows) else (kernels,)
 
 
 def bounds_of(kernels: Family | ByRows) -> tuple[int, ...]:

@@ -5,13 +5,14 @@ In: a layer and its mathematics.  Out: tile sizes, or the reason why not.
 
 from __future__ import annotations
 
-from humming_convert.gemm import wgmma_sm90a
+from humming_convert.gemm import operands, wgmma_sm90a
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.tuning import Tuning
 
 NAME = "umma_sm100a"
 PARTS = False
+MAPPED = False
 ROWS = (16, 32, 64)
 TILE_N, TILE_K = 128, 64
 
@@ -25,6 +26,10 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
     if layer.place != "standard":
         return f"no registers of {layer.place} words"
     return wgmma_sm90a.why_not(layer, compute, 90)
+
+
+def rounding(layer: Layer, compute: Compute) -> str:
+    return operands.rounding(layer, compute)
 
 
 def fitted(layer: Layer, compute: Compute) -> Compute:

@@ -127,7 +127,7 @@ def verify_gpu(
 def _checker(stored: StoredLayer, device: Device, source: PlannedLayer | None, tunings: Tunings | None) -> Checker:
     """tunings: None for the referee's kernels."""
     layer = stored.layer
-    compute = Compute.of(layer, stored.config, sm=device.sm)
+    compute = Compute.of(layer, stored.config, sm=device.sm, rounds=tunings is not None)
     family: Kernels = PLAIN if tunings is None else tunings.applied(choose(layer, compute, device.sm), layer, compute).kernels
 
     def weights(e: int) -> F64:

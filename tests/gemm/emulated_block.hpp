@@ -150,6 +150,12 @@ inline void wait_for_copies() {
   }
 }
 
+// All threads of the blocks here.
+template <int kThreads>
+void sync_first() {
+  arrive(block->all, kThreads);
+}
+
 inline void fence_of_blocks() {}
 
 // Blocks come one after the other: what one has stored is there for the next.

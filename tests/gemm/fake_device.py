@@ -62,6 +62,9 @@ class FakeDevice(Device):
     def counts(self, counts: Any, experts: int) -> Any:
         return np.asarray(counts, np.int32)
 
+    def mapped(self, x: Any, columns: int, box_rows: int) -> Any:
+        return x
+
     def part_sums(self, tiles: int, each: int) -> Any:
         return np.zeros(tiles, np.int32), np.full(tiles * each, 0xFF, np.uint8)
 
@@ -107,4 +110,4 @@ class FakeDevice(Device):
         *before, _arrived, _sums = arguments
         self.mma_any(generated, *before)
 
-    wgmma_sm90a = mma_sm80
+    wgmma_sm90a = cluster_sm90a = mma_sm80

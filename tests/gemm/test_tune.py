@@ -207,14 +207,15 @@ def test_heuristics_that_are_wrong_tune_nothing(folder: Path, tmp_path: Path, mo
 def test_one_other_bit_is_seen_where_sums_have_one_order_and_rounding_is_not_an_error(folder: Path, tmp_path: Path) -> None:
     loaded = Loaded(FakeDevice(tmp_path), {s.name: s for s in stored_layers(folder)})
     multiplier = next(iter(loaded.values())).multiplier
+    by = (at_rows(multiplier.family, 1), at_rows(multiplier.family, 1))
     want = np.full((4, multiplier.layer.n), 0x3C00, np.uint16)
-    assert differs(want, want.copy(), multiplier, same_order=True) is None
+    assert differs(want, want.copy(), multiplier, by, same_order=True) is None
     near, far = want.copy(), want.copy()
     near[1, 2] ^= 1
     far[1, 2] ^= 0x4000
-    assert "not the same bits" in str(differs(want, near, multiplier, same_order=True))
-    assert differs(want, near, multiplier, same_order=False) is None
-    assert "1 of" in str(differs(want, far, multiplier, same_order=False))
+    assert "not the same bits" in str(differs(want, near, multiplier, by, same_order=True))
+    assert differs(want, near, multiplier, by, same_order=False) is None
+    assert "1 of" in str(differs(want, far, multiplier, by, same_order=False))
 
 
 # --- The file

@@ -1,6 +1,6 @@
 """One command for a machine with a GPU: every layout and type multiplied and compared, planted single-bit errors looked for.
 
-    python tests/gpu/run_all.py [--family wgmma_sm90a] [--out FILE.json] [--limit N] [--flips N] [--jobs N] [--match TEXT]
+    python tests/gpu/run_all.py [--family wgmma_sm90a] [--out FILE.json] [--limit N] [--flips N] [--jobs N] [--match TEXT] [--rounds]
 
 Prints a table of layout families: layers, weights compared one by one, largest error of a product over the sum of magnitudes, and of the
 planted errors: tried, caught, without effect on any value. Exit code 1 if a layer is wrong or an error that changes a value is not caught.
@@ -27,7 +27,7 @@ from cases import Case, Spec, selected  # noqa: E402
 
 from humming_convert.gemm import tasks  # noqa: E402
 from humming_convert.gemm.cache import build_all  # noqa: E402
-from humming_convert.gemm.check import ROWS, Checker, LayerCheck, as_float, half_bits, random_rows  # noqa: E402
+from humming_convert.gemm.check import DTYPES, ROWS, Checker, LayerCheck, as_float, half_bits, random_rows  # noqa: E402
 from humming_convert.gemm.device import Device, bits, open_device  # noqa: E402
 from humming_convert.gemm.families import FAMILIES, PLAIN, Family, named  # noqa: E402
 from humming_convert.gemm.multiplier import Multiplier, source_of  # noqa: E402
@@ -36,19 +36,20 @@ from humming_convert.gemm.reference import Reference  # noqa: E402
 from humming_convert.gemm.source import KernelSource  # noqa: E402
 
 
-def reason_against(spec: Spec, device: Device, family: Family) -> str | None:
+def reason_against(spec: Spec, device: Device, family: Family, rounds: bool) -> str | None:
     recipe = spec.recipe()
     assert recipe is not None
     case = Case.of(spec, recipe, device.sm)
-    return family.why_not(case.layer, case.compute, device.sm)
+    return family.why_not(case.layer, replace(case.compute, rounds=rounds), device.sm)
 
 
 class Subject:
     """One case, with what it stands for before anything is planted."""
 
-    def __init__(self, spec: Spec, device: Device, family: Family = PLAIN) -> None:
+    def __init__(self, spec: Spec, device: Device, family: Family = PLAIN, rounds: bool = False) -> None:
         packed = spec.packed()
-        self.case = case = Case.of(spec, packed.recipe, device.sm)
+        case = Case.of(spec, packed.recipe, device.sm)
+        self.case = case = replace(case, compute=replace(case.compute, rounds=rounds))
         self.packed = {role: np.ascontiguousarray(x) for role, x in packed.tensors.items()}
         first = self.reference(self.packed)
         experts = max(1, case.layer.experts)
@@ -63,14 +64,16 @@ class Subject:
         return Reference(recipe.config.as_dict(), recipe.pair.target, recipe.environment, packed)
 
     def changes(self, packed: dict[str, Any]) -> bool:
-        """Does a planted error change any float32 value of any weight or bias?"""
+        """Does a planted error change any float32 value of any weight or bias? Of weights that are rounded to 16 bits: any such value?"""
+        rounding = self.checker.family.rounding(self.case.layer, self.case.compute)
+        weight_type = DTYPES[self.case.layer.half] if rounding == "weights" else np.dtype(np.float32)
         other = self.reference(packed)
         if self.case.layer.zero == "integer" and any(self.impossible(other, e) for e in range(len(self.weights))):
             return True
         with np.errstate(all="ignore"):
             for e, (w, b) in enumerate(zip(self.weights, self.bias, strict=True)):
-                for was, now in ((w, other.weights(e)), (b, other.bias(e))):
-                    if not np.array_equal(was.astype(np.float32), now.astype(np.float32), equal_nan=True):
+                for was, now, dtype in ((w, other.weights(e), weight_type), (b, other.bias(e), np.dtype(np.float32))):
+                    if not np.array_equal(was.astype(dtype), now.astype(dtype), equal_nan=True):
                         return True
         return False
 
@@ -159,6 +162,7 @@ def main() -> int:
     parser.add_argument("--flips", type=int, default=6)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--match", default="")
+    parser.add_argument("--rounds", action="store_true", help="kernels that serve: they may round weights, or sums of E4M3")
     parser.add_argument("--part", default="0/1", help="I/N: every N-th layer from the I-th on (run_parts.py runs all N side by side)")
     parser.add_argument("--seconds", type=float, default=480, help="planted errors stop here; how many were left out is printed")
     asked = parser.parse_args()
@@ -168,11 +172,11 @@ def main() -> int:
     family = named(asked.family)
     part, parts = (int(x) for x in asked.part.split("/"))
     specs = [s for s in selected() if asked.match in s.name][part::parts]
-    left = Counter(reason for s in specs if (reason := reason_against(s, device, family)) is not None)
-    specs = [s for s in specs if reason_against(s, device, family) is None]
+    left = Counter(reason for s in specs if (reason := reason_against(s, device, family, asked.rounds)) is not None)
+    specs = [s for s in specs if reason_against(s, device, family, asked.rounds) is None]
     if asked.limit:
         specs = specs[:: max(1, len(specs) // asked.limit)][: asked.limit]
-    tested = [Subject(spec, device, family) for spec in specs]
+    tested = [Subject(spec, device, family, asked.rounds) for spec in specs]
     made = time.monotonic()
     wanted = {(s.generated, s.name): (s, arch) for t in tested for s in [*t.checker.sources(), *grouped_sources(t)]}
     build_all(device.cache, list(wanted.values()), asked.jobs)

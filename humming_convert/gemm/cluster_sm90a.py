@@ -1,0 +1,120 @@
+"""The Hopper kernel family for many rows: configures cluster_sm90a.cuh for layers whose scales need not wait for sums.
+
+In: a layer and its mathematics.  Out: what is multiplied, tile sizes and bytes of shared memory, or the reason why not.
+Facts: layouts.md 5 (places), cuda_templates/cluster_sm90a.cuh; exactness: significand bits of scale and code together, below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from humming_convert.gemm import operands
+from humming_convert.gemm.candidates import varied
+from humming_convert.gemm.compute import Compute
+from humming_convert.gemm.layer import Layer
+from humming_convert.gemm.operands import fitted
+from humming_convert.gemm.parts import bucket, parts_of
+from humming_convert.gemm.stages import fitting, stage_bytes
+from humming_convert.gemm.tuning import Tuning
+
+__all__ = ["NAME", "ROWS", "candidates", "fitted", "rounding", "tuning", "why_not"]
+
+NAME = "cluster_sm90a"
+PARTS = True
+MAPPED = True
+BLOCKS = 2  # of 64 rows of W, a warpgroup each
+TILE_N = 64 * BLOCKS
+TILE_BYTES = 128  # of a row of x in a tile of K
+MULTIPLYING = 128 * BLOCKS
+BESIDE = 4  # words beside a row of sums
+ROOM = 225 * 1024  # bytes of shared memory of a multiprocessor
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """stages: at most.  cluster: blocks that share rows of x.  blocks: of a multiprocessor."""
+
+    stages: int
+    cluster: int
+    blocks: int
+
+
+# By bits of an activation and rows of x in a tile: measured on an H200 (docs/gemm.md)
+SIZES = {
+    16: {16: Size(12, 2, 2), 32: Size(10, 2, 2), 64: Size(6, 2, 2), 128: Size(6, 2, 1), 256: Size(6, 2, 1)},
+    8: {16: Size(12, 2, 2), 32: Size(10, 2, 2), 64: Size(8, 2, 1), 128: Size(6, 2, 1), 256: Size(6, 2, 1)},
+}
+ROWS = (*SIZES[16], 512, 1024, 2048)
+
+# scales that a 16-bit float holds
+HELD = {("f16", "f16"), ("bf16", "bf16"), ("e8m0", "bf16"), ("e5m3", "bf16"), ("rebiased_e8m0", "f16")}
+HELD |= {(scale, half) for scale in ("e4m3", "e5m2") for half in ("f16", "bf16")}
+# scales whose product with an E2M1 number it holds too: powers of two, or four bits beside two, and every exponent within its range
+EXACT = {("e8m0", "bf16"), ("e4m3", "bf16"), ("e4m3", "f16")}
+
+
+def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
+    """The first reason against it."""
+    kind = operands.operand_of(layer, compute)
+    tile_k = TILE_BYTES * 8 // layer.act_bits
+    step = 256 // layer.act_bits
+    whole = compute.flush >= layer.shape_k and compute.act_scale != "group"
+    group = layer.group_k or tile_k
+    halfs = kind in ("f16", "bf16")
+    reasons = (
+        (sm != 90, "wgmma is an instruction of sm_90a"),
+        (kind in (None, "s4"), "wgmma multiplies 16-bit floats, E4M3 and 8-bit integers here"),
+        *operands.of_words(layer),
+        (layer.interleave == "native", "codes of a register are not a shift and a mask apart"),
+        (layer.zero == "floating", "floating zero points are taken from sums"),
+        *operands.of_steps(layer, compute),
+        (bool(layer.experts), "rows of experts are brought row by row"),
+        (layer.shape_n % TILE_N != 0 or layer.shape_k % tile_k != 0, f"not whole tiles of {TILE_N} x {tile_k}"),
+        (halfs and layer.scale_place != "normal", "scales are not those of rows and groups"),
+        (halfs and (layer.scale_type, kind) not in HELD, "a 16-bit operand does not hold the scales"),
+        (halfs and (group % step != 0 or (group % tile_k != 0 and tile_k % group != 0)), "groups end inside a step"),
+        (halfs and not compute.rounds and not _exact(layer, kind), "scales are multiplied into operands, which rounds"),
+        (halfs and not _exact(layer, kind) and layer.scale_2 != "none", "a second scale beside rounded weights"),
+        (not halfs and not whole, "sums of 8-bit operands would have to be scaled on the way"),
+        (kind == "e4m3" and not compute.rounds, "sums of E4M3 stay in the tensor cores, which drops low bits"),
+    )
+    return operands.first_of(reasons) or operands.why_not(layer, str(kind))
+
+
+def _exact(layer: Layer, kind: str | None) -> bool:
+    return (layer.exponent, layer.mantissa) == (2, 1) and (layer.scale_type, kind) in EXACT
+
+
+def rounding(layer: Layer, compute: Compute) -> str:
+    """A word of operands.ROUNDINGS."""
+    kind = operands.operand_of(layer, compute)
+    if kind in ("f16", "bf16"):
+        return "none" if _exact(layer, kind) else "weights"
+    return "sums" if kind == "e4m3" else "none"
+
+
+def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
+    sizes = SIZES[layer.act_bits]
+    tile_m = next((m for m in sizes if rows <= m), max(sizes))
+    tile_k = TILE_BYTES * 8 // layer.act_bits
+    size, tiles_n = sizes[tile_m], layer.shape_n // TILE_N
+    each = stage_bytes(layer, BLOCKS, tile_m, tile_k)
+    stages = fitting(each, ROOM // size.blocks - 2048, size.stages)
+    return Tuning(
+        threads=MULTIPLYING + 128,
+        tile_m=tile_m,
+        tile_k=tile_k,
+        stages=stages,
+        shared=max(stages * each, tile_m * (TILE_N + BESIDE) * 4) + 1024,
+        parts=parts_of(layer, TILE_N, tile_k, tile_m, bucket(rows, tile_m), size.blocks),
+        blocks=size.blocks,
+        cluster=size.cluster if tiles_n % size.cluster == 0 else 1,
+    )
+
+
+def tile_n(tuning: Tuning) -> int:
+    return TILE_N
+
+
+def candidates(layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
+    return varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=False)
