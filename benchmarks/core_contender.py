@@ -191,8 +191,9 @@ class Core:
         return call
 
     def _note(self, layer: Any, r: Ready, m: int, moe: Any, rows: int) -> None:
-        each = task_of(moe, None).each(rows, layer.experts) if moe else m
-        family = at_rows(r.choice.kernels, each)
+        task = task_of(moe, None)
+        each = task.each(rows, layer.experts)
+        family = at_rows(r.choice.kernels, each, task.name)
         tuning = family.tuning(r.layer, family.fitted(r.layer, r.compute), each)
         kept = ("threads", "tile_m", "tile_k", "stages", "warps_k", "parts", "blocks", "share", "cluster")
         self.notes[layer.fmt.name, layer.n, layer.k, m, moe and moe.name] = {"family": family.NAME} | {x: getattr(tuning, x) for x in kept}

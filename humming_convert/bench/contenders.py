@@ -76,7 +76,7 @@ class Core:
             mine = multiplier.tensors if number == 0 else copied(multiplier.tensors)
             calls.append(replace(multiplier, tensors=mine).bound(x.q, x.scale, y, x.task))
         each = x.task.each(x.m, max(1, multiplier.layer.experts))
-        family = at_rows(multiplier.family, each)
+        family = at_rows(multiplier.family, each, x.task.name)
         return Prepared(calls, y, tolerance(family, multiplier.layer, multiplier.compute), self._kernel(multiplier, family, each))
 
     def _kernel(self, multiplier: Multiplier, family: Family, each: int) -> str:

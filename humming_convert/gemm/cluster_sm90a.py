@@ -47,8 +47,7 @@ SIZES = {
 ROWS = (*SIZES[16], 512, 1024, 2048)
 
 # scales that a 16-bit float holds
-HELD = {("f16", "f16"), ("bf16", "bf16"), ("e8m0", "bf16"), ("e5m3", "bf16"), ("rebiased_e8m0", "f16")}
-HELD |= {(scale, half) for scale in ("e4m3", "e5m2") for half in ("f16", "bf16")}
+HELD = {("f16", "f16"), ("e4m3", "f16")} | {(scale, "bf16") for scale in ("bf16", "e8m0", "e5m3", "e4m3", "e5m2")}
 # scales whose product with an E2M1 number it holds too: powers of two, or four bits beside two, and every exponent within its range
 EXACT = {("e8m0", "bf16"), ("e4m3", "bf16"), ("e4m3", "f16")}
 
@@ -58,9 +57,9 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
     kind = operands.operand_of(layer, compute)
     tile_k = TILE_BYTES * 8 // layer.act_bits
     step = 256 // layer.act_bits
-    whole = compute.flush >= layer.shape_k and compute.act_scale != "group"
-    group = layer.group_k or tile_k
+    groups = [g for g in (layer.group_k, compute.act_group) if g]
     halfs = kind in ("f16", "bf16")
+    rounded = halfs and not _exact(layer, kind)
     reasons = (
         (sm != 90, "wgmma is an instruction of sm_90a"),
         (kind in (None, "s4"), "wgmma multiplies 16-bit floats, E4M3 and 8-bit integers here"),
@@ -68,17 +67,26 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
         (layer.interleave == "native", "codes of a register are not a shift and a mask apart"),
         (layer.zero == "floating", "floating zero points are taken from sums"),
         *operands.of_steps(layer, compute),
-        (bool(layer.experts), "rows of experts are brought row by row"),
         (layer.shape_n % TILE_N != 0 or layer.shape_k % tile_k != 0, f"not whole tiles of {TILE_N} x {tile_k}"),
+        (any(g % step or (g % tile_k and tile_k % g) for g in groups), "groups end inside a step or a tile"),
         (halfs and layer.scale_place != "normal", "scales are not those of rows and groups"),
-        (halfs and (layer.scale_type, kind) not in HELD, "a 16-bit operand does not hold the scales"),
-        (halfs and (group % step != 0 or (group % tile_k != 0 and tile_k % group != 0)), "groups end inside a step"),
-        (halfs and not compute.rounds and not _exact(layer, kind), "scales are multiplied into operands, which rounds"),
-        (halfs and not _exact(layer, kind) and layer.scale_2 != "none", "a second scale beside rounded weights"),
-        (not halfs and not whole, "sums of 8-bit operands would have to be scaled on the way"),
-        (kind == "e4m3" and not compute.rounds, "sums of E4M3 stay in the tensor cores, which drops low bits"),
+        (halfs and not _held(layer, kind), "a 16-bit operand does not hold the scales, or not their product with a code"),
+        (rounded and not compute.rounds, "scales are multiplied into operands, which rounds"),
+        (rounded and layer.scale_2 != "none", "a second scale beside rounded weights"),
     )
     return operands.first_of(reasons) or operands.why_not(layer, str(kind))
+
+
+def _held(layer: Layer, kind: str | None) -> bool:
+    """Whether the operand's type has room for scales, and for codes times them. Weights of a float16 model are taken to be float16 numbers."""
+    wide = kind == "f16" and layer.scale_type == "e4m3" and layer.bits > 4
+    return (layer.scale_type, kind) in HELD and not wide
+
+
+def on_the_way(layer: Layer, compute: Compute) -> bool:
+    """Whether sums of 8-bit operands are added up on the way, in registers of their own: `kOnTheWay` of cluster_stages_sm90a.cuh."""
+    one = compute.flush >= layer.shape_k and compute.act_scale != "group"
+    return layer.act_bits == 8 and (not one or (compute.operand == "e4m3" and not compute.rounds))
 
 
 def _exact(layer: Layer, kind: str | None) -> bool:
@@ -90,15 +98,16 @@ def rounding(layer: Layer, compute: Compute) -> str:
     kind = operands.operand_of(layer, compute)
     if kind in ("f16", "bf16"):
         return "none" if _exact(layer, kind) else "weights"
-    return "sums" if kind == "e4m3" else "none"
+    return "sums" if kind == "e4m3" and compute.rounds and not on_the_way(layer, fitted(layer, compute)) else "none"
 
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
-    sizes = SIZES[layer.act_bits]
+    sizes = {m: size for m, size in SIZES[layer.act_bits].items() if m <= 128 or not on_the_way(layer, compute)}
     tile_m = next((m for m in sizes if rows <= m), max(sizes))
     tile_k = TILE_BYTES * 8 // layer.act_bits
     size, tiles_n = sizes[tile_m], layer.shape_n // TILE_N
-    each = stage_bytes(layer, BLOCKS, tile_m, tile_k)
+    act_groups = max(1, tile_k // compute.act_group) if compute.act_scale == "group" else 0
+    each = stage_bytes(layer, BLOCKS, tile_m, tile_k, 4 * tile_m * act_groups)
     stages = fitting(each, ROOM // size.blocks - 2048, size.stages)
     return Tuning(
         threads=MULTIPLYING + 128,

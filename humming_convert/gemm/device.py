@@ -156,9 +156,9 @@ class Device:
         """Every byte of an array; no kernel is compiled for it."""
         array.data.memset(byte, array.nbytes)
 
-    def mapped(self, x: Any, columns: int, box_rows: int) -> Any:
-        """Rows as a tensor map, for kernels that copy boxes of them."""
-        return rows_map(x.data.ptr, x.shape[0], columns, x.itemsize, box_rows)
+    def rows_map(self, x: Any, box_rows: int) -> Any:
+        """Rows [m, k] on the device as copies by the hardware address them, in boxes of so many rows (tensor_map.py)."""
+        return rows_map(int(x.data.ptr), x.shape[0], x.shape[1], x.itemsize, box_rows)
 
     def part_sums(self, tiles: int, each: int) -> tuple[Any, Any]:
         """Room for the sums of blocks that split K, `each` bytes for each of so many tiles, and a count for each: 0, as kernels leave it.

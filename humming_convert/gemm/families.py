@@ -13,6 +13,7 @@ from typing import Protocol, cast
 from humming_convert.gemm import cluster_sm90a, mma_any, mma_sm80, mx_sm120a, umma_sm100a, wgmma_sm90a
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
+from humming_convert.gemm.tasks import Dense, Indexed
 from humming_convert.gemm.tuning import Tuning
 
 
@@ -71,25 +72,29 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class ByRows:
-    """Families that multiply the same operands: each up to so many rows (with experts: rows an expert), and `many` beyond."""
+    """Families that multiply the same operands: each up to so many rows (with experts: rows an expert), and `many` beyond. listed: instead of
+    `many` where rows come in lists (tasks.Indexed), if that takes none."""
 
     up_to: tuple[tuple[int, Family], ...]
     many: Family
+    listed: Family | None = None
 
     @property
     def families(self) -> tuple[Family, ...]:
         """In the order of rows."""
-        return (*(family for _, family in self.up_to), self.many)
+        return tuple(dict.fromkeys((*(family for _, family in self.up_to), *([self.listed] if self.listed else []), self.many)))
 
     @property
     def NAME(self) -> str:  # noqa: N802 as families have it
-        return ", ".join((*(f"{family.NAME} to {rows} rows" for rows, family in self.up_to), self.many.NAME))
+        listed = f" ({self.listed.NAME} for rows in lists)" if self.listed else ""
+        return ", ".join((*(f"{family.NAME} to {rows} rows" for rows, family in self.up_to), self.many.NAME + listed))
 
     @property
     def ROWS(self) -> tuple[int, ...]:  # noqa: N802
         bounds = [0, *(rows for rows, _ in self.up_to)]
         some = [r for low, (rows, family) in zip(bounds, self.up_to, strict=False) for r in family.ROWS if low < r <= rows]
-        return (*some, *(r for r in self.many.ROWS if r > bounds[-1]))
+        last = (*self.many.ROWS, *(self.listed.ROWS if self.listed else ()))
+        return (*some, *sorted({r for r in last if r > bounds[-1]}))
 
     def fitted(self, layer: Layer, compute: Compute) -> Compute:
         fitted, *others = (family.fitted(layer, compute) for family in self.families)
@@ -159,20 +164,24 @@ class Tuned:
     def fitted(self, layer: Layer, compute: Compute) -> Compute:
         return self.kernels.fitted(layer, compute)
 
-    def at(self, rows: int) -> Fixed:
-        return next((fixed for up_to, fixed in self.ranges if rows <= up_to), self.beyond)
+    def at(self, rows: int, task: str) -> Family:
+        """Rows in lists that the winner does not take go to the heuristics' choice."""
+        found = next((fixed for up_to, fixed in self.ranges if rows <= up_to), self.beyond)
+        return at_rows(self.kernels, rows, task) if found.MAPPED and task == Indexed.name else found
 
 
 Kernels = Family | ByRows | Tuned
 """What multiplies a layer, for any number of rows."""
 
 
-def at_rows(kernels: Kernels, rows: int) -> Family:
+def at_rows(kernels: Kernels, rows: int, task: str = Dense.name) -> Family:
+    """What multiplies so many rows (with experts: rows an expert). task: one of gemm/tasks.py."""
     if isinstance(kernels, Tuned):
-        return kernels.at(rows)
-    if isinstance(kernels, ByRows):
-        return next((family for most, family in kernels.up_to if rows <= most), kernels.many)
-    return kernels
+        return kernels.at(rows, task)
+    if not isinstance(kernels, ByRows):
+        return kernels
+    many = kernels.listed if kernels.listed and task == Indexed.name else kernels.many
+    return next((family for most, family in kernels.up_to if rows <= most), many)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +200,10 @@ def choose(layer: Layer, compute: Compute, sm: int, among: Sequence[Family] = FA
         reason = family.why_not(layer, compute, sm)
         if reason is None:
             few = _for_fewer(layer, compute, sm, family, among[i + 1 :])
-            return Choice(family, tuple(rejected), ByRows(few, family) if few else family)
+            listed = None
+            if family.MAPPED and layer.experts:
+                listed = next(f for f in among[i + 1 :] if f.why_not(layer, compute, sm) is None)
+            return Choice(family, tuple(rejected), ByRows(few, family, listed) if few or listed else family)
         rejected.append(Rejected(family.NAME, reason))
     raise AssertionError(rejected)
 

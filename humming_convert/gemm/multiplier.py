@@ -27,8 +27,9 @@ BYTES = {"f32": "float32", "f16": "uint16", "bf16": "uint16"}
 
 def source_of(kernels: Kernels, layer: Layer, compute: Compute, rows: int, task: str | None = None) -> KernelSource:
     """The kernel for about so many rows an expert.  task: that of `compute` if None."""
-    family = at_rows(kernels, rows)
-    fitted = replace(family.fitted(layer, compute), task=task or compute.task)
+    task = task or compute.task
+    family = at_rows(kernels, rows, task)
+    fitted = replace(family.fitted(layer, compute), task=task)
     return kernel_source(family.NAME, layer, fitted, family.tuning(layer, fitted, rows))
 
 
@@ -85,15 +86,15 @@ class Multiplier:
         if not isinstance(task, Task):
             task = Dense() if task is None else Indexed(task)
         compute, experts = replace(self.compute, task=task.name), max(1, layer.experts)
-        family = at_rows(self.family, each := task.each(m, experts))
+        family = at_rows(self.family, each := task.each(m, experts), task.name)
         tuning = family.tuning(layer, compute, each)
         lists = task.lists(self.device, m, experts, tuning.tile_m)
         if not lists.tiles:
             return lambda: None
         source = kernel_source(family.NAME, layer, compute, tuning)
-        x = self.device.mapped(q, layer.k, tuning.tile_m // tuning.cluster) if family.MAPPED else q
-        arguments: tuple[Any, ...] = (x, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
-        across = -(-layer.n // family.tile_n(tuning))
+        rows = self.device.rows_map(q, tuning.tile_m // tuning.cluster) if family.MAPPED else q
+        arguments: tuple[Any, ...] = (rows, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
+        across = -(-layer.n // (family.tile_n(tuning) * tuning.cluster)) * tuning.cluster
         grid = (across * tuning.parts, lists.tiles)
         if family.PARTS:
             room = tuning.parts * sum_bytes(family.tile_n(tuning), tuning.tile_m)

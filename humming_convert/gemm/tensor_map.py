@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ class NoTensorMap(Exception):
 
 
 @lru_cache(maxsize=1)
-def _encode() -> ctypes._CFuncPtr:
+def _encode() -> Any:
     function = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     function.restype = ctypes.c_int
     return function

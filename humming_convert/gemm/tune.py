@@ -116,7 +116,7 @@ class Tuner:
         rng = np.random.default_rng((SEED, rows))
         m = min(rows * max(1, layer.experts), max(rows, MOST_BYTES // (2 * layer.k)))
         x = random_activations(multiplier, m, rng)
-        y = self.device.filled((m, layer.n), BYTES[multiplier.compute.output])
+        y = self.device.filled((x.m, layer.n), BYTES[multiplier.compute.output])
         copies = self._copies(multiplier, tensors, x)
         first = candidates[0]
         self._run(copies, first, x, y)

@@ -71,7 +71,7 @@ class CoreLayers:
     def tolerance(self, name: str) -> Tolerance:
         multiplier = self.loaded[name].multiplier
         layer, compute = multiplier.layer, multiplier.compute
-        family = at_rows(multiplier.family, -(-ROWS // max(1, layer.experts)))
+        family = at_rows(multiplier.family, -(-ROWS // max(1, layer.experts)), compute.task)
         return Tolerance(size=sum_tolerance(family, layer, compute), result=HALF_STEP[layer.half])
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from emulation import Emulation
 
+from humming_convert.gemm import cluster_sm90a
 from humming_convert.gemm.cache import KernelCache
-from humming_convert.gemm.check import as_float, as_numbers, operand_bits
+from humming_convert.gemm.check import DTYPES, as_float, as_numbers, operand_bits
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device, bits
 from humming_convert.gemm.layer import Layer
@@ -62,7 +63,7 @@ class FakeDevice(Device):
     def counts(self, counts: Any, experts: int) -> Any:
         return np.asarray(counts, np.int32)
 
-    def mapped(self, x: Any, columns: int, box_rows: int) -> Any:
+    def rows_map(self, x: Any, box_rows: int) -> Any:
         return x
 
     def part_sums(self, tiles: int, each: int) -> Any:
@@ -81,7 +82,7 @@ class FakeDevice(Device):
         numbers, scales = in_numpy(as_float(x, half[1]), compute, 1.0 if given is None else float(given[0]))
         q[:], scale[:] = operand_bits(numbers, compute.operand), scales
 
-    def mma_any(self, generated: str, q: Any, *rest: Any) -> None:
+    def mma_any(self, generated: str, q: Any, *rest: Any, rounded: bool = False) -> None:
         *tensors, x_scale, rows, experts, room, y, m = rest
         layer, compute = read_back(generated, "Layer", Layer), read_back(generated, "Compute", Compute)
         if layer not in self.emulations:
@@ -89,6 +90,8 @@ class FakeDevice(Device):
             self.emulations[layer] = Emulation([layer], self.folder / str(len(self.emulations)))
         names = ("weight", "weight_scale", "zero_point", "weight_scale_2", "bias")
         w, bias = self.emulations[layer](layer, {r: t for r, t in zip(names, tensors, strict=True) if t is not None})
+        if rounded:
+            w = w.astype(DTYPES[layer.half]).astype(w.dtype)
         x = as_numbers(q, compute.operand).astype(np.float64)
         if x_scale is not None:
             x = x * (np.repeat(x_scale, compute.act_group, axis=1)[:, : layer.k] if compute.act_group else x_scale)
@@ -110,4 +113,9 @@ class FakeDevice(Device):
         *before, _arrived, _sums = arguments
         self.mma_any(generated, *before)
 
-    wgmma_sm90a = cluster_sm90a = mma_sm80
+    wgmma_sm90a = mma_sm80
+
+    def cluster_sm90a(self, generated: str, *arguments: Any) -> None:
+        *before, _arrived, _sums = arguments
+        layer, compute = read_back(generated, "Layer", Layer), read_back(generated, "Compute", Compute)
+        self.mma_any(generated, *before, rounded=cluster_sm90a.rounding(layer, compute) == "weights")

@@ -8,57 +8,91 @@ from compile_table import inspect, tool
 from narrow_layers import NARROW, Narrow
 from needs import needs_nvrtc
 
-from humming_convert.gemm.families import FAMILIES, FEW, NEVER_RUN, PLAIN, ByRows, at_rows, choose, named
+from humming_convert.gemm.families import FAMILIES, NEVER_RUN, PLAIN, UP_TO, ByRows, at_rows, choose, named
 from humming_convert.gemm.multiplier import source_of, sources
 from humming_convert.gemm.nvrtc import architecture, compile_cubin
+from humming_convert.gemm.operands import ROUNDINGS
 
 MEANT = {
+    "cluster_sm90a": (90, ("HGMMA", "QGMMA", "IGMMA")),
     "mma_sm80": (89, ("HMMA", "IMMA", "QMMA")),
     "wgmma_sm90a": (90, ("HGMMA", "QGMMA", "IGMMA")),
     "mx_sm120a": (120, ("QMMA.SF", "OMMA.SF")),
     "umma_sm100a": (100, ("UTCHMMA",)),
 }
-COPIED = ("mma_sm80", "wgmma_sm90a", "mx_sm120a")  # by cp.async
+COPIED = {"mma_sm80": "LDGSTS", "wgmma_sm90a": "LDGSTS", "mx_sm120a": "LDGSTS", "cluster_sm90a": "UTMALDG"}
 
 
-def case_of(spec: Spec, sm: int) -> Case:
+def case_of(spec: Spec, sm: int, rounds: bool = False) -> Case:
     recipe = spec.recipe()
     assert recipe is not None, spec.name
-    return Case.of(spec, recipe, sm)
+    return Case.of(spec, recipe, sm, rounds)
 
 
-def test_every_layer_has_a_family_and_every_family_that_was_passed_over_has_a_reason() -> None:
+@pytest.mark.parametrize("rounds", [False, True])
+def test_every_layer_has_a_family_and_every_family_that_was_passed_over_has_a_reason(rounds: bool) -> None:
     taken = dict.fromkeys((f.NAME for f in FAMILIES), 0)
     for spec in selected():
-        case = case_of(spec, 90)
+        case = case_of(spec, 90, rounds)
         choice = choose(case.layer, case.compute, 90)
         taken[choice.family.NAME] += 1
         before = FAMILIES[: FAMILIES.index(choice.family)]
         assert [r.family for r in choice.rejected] == [f.NAME for f in before] and all(r.reason for r in choice.rejected)
-    assert taken == {"wgmma_sm90a": 221, "mma_sm80": 45, "mma_any": 270}
+    by_cluster = 177 if rounds else 127
+    assert taken == {"cluster_sm90a": by_cluster, "wgmma_sm90a": 221 - by_cluster, "mma_sm80": 45, "mma_any": 270}
 
 
 def test_few_rows_beside_hopper_s_own_instruction_go_to_mma_sync_unless_it_would_unpack_every_operand() -> None:
-    kinds = {"none": 0, "mma_sm80": 0}
+    kinds = {"mma_sm80": 0, "wgmma_sm90a": 0}
+    few, some = UP_TO["mma_sm80"], UP_TO["wgmma_sm90a"]
     for spec in selected():
         case = case_of(spec, 90)
         choice = choose(case.layer, case.compute, 90)
-        if choice.family.NAME != "wgmma_sm90a":
+        if choice.family.NAME not in ("cluster_sm90a", "wgmma_sm90a"):
             assert choice.kernels is choice.family
             continue
         operand = choice.family.fitted(case.layer, case.compute).operand
-        few, many = at_rows(choice.kernels, FEW), at_rows(choice.kernels, FEW + 1)
-        assert many is choice.family and ("wgmma_sm90a" if operand == "e4m3" else "mma_sm80") == few.NAME
-        kinds["none" if few is many else few.NAME] += 1
-    assert min(kinds.values()) > 50
+        assert at_rows(choice.kernels, few + 1) is choice.family
+        at_few = at_rows(choice.kernels, some if operand == "e4m3" else few)
+        assert ("wgmma_sm90a" if operand == "e4m3" else "mma_sm80") == at_few.NAME
+        kinds[at_few.NAME] += 1
+    assert min(kinds.values()) > 20, kinds
 
 
-def test_shipped_kernels_of_two_families_are_those_of_any_number_of_rows() -> None:
-    case = case_of(fast_specs()["wgmma_sm90a"][0], 90)
+def test_rows_in_lists_go_to_a_family_that_brings_them_row_by_row() -> None:
+    found = 0
+    for spec in selected():
+        case = case_of(spec, 90)
+        choice = choose(case.layer, case.compute, 90)
+        if not choice.family.MAPPED:
+            continue
+        for rows in (1, 1000):
+            assert not (case.layer.experts and at_rows(choice.kernels, rows, "indexed").MAPPED)
+            assert rows == 1 or at_rows(choice.kernels, rows, "masked" if case.layer.experts else "dense") is choice.family
+        found += bool(case.layer.experts)
+    assert found > 20
+
+
+def test_only_kernels_that_serve_round_before_the_end() -> None:
+    rounded = {False: set(), True: set()}
+    for rounds in rounded:
+        for spec in selected():
+            case = case_of(spec, 90, rounds)
+            kernels = choose(case.layer, case.compute, 90).kernels
+            for rows in (1, 64, 1000):
+                family = at_rows(kernels, rows, case.compute.task)
+                rounded[rounds].add(family.rounding(case.layer, family.fitted(case.layer, case.compute)))
+    assert rounded == {False: {"none"}, True: set(ROUNDINGS)}
+
+
+def test_shipped_kernels_of_several_families_are_those_of_any_number_of_rows() -> None:
+    case = case_of(fast_specs()["wgmma_sm90a"][0], 90, rounds=True)
     kernels = choose(case.layer, case.compute, 90).kernels
     assert isinstance(kernels, ByRows)
     every = {source_of(kernels, case.layer, case.compute, m) for m in range(1, 300)}
-    assert every == set(sources(case.layer, case.compute, kernels)) and {s.name for s in every} == {"mma_sm80", "wgmma_sm90a"}
+    shipped = set(sources(case.layer, case.compute, kernels))
+    assert every <= shipped and {s.name for s in shipped} == {"mma_sm80", "cluster_sm90a"}
+    assert {source_of(kernels, case.layer, case.compute, m) for m in (*range(1, 300), 512, 1024, 4096)} == shipped
 
 
 @pytest.mark.parametrize("sm", [80, 86, 87, 89, 100, 120, 121])
@@ -71,7 +105,7 @@ def test_other_gpus_get_the_family_of_mma_sync_and_the_reason_why(sm: int) -> No
 def test_gpus_without_cp_async_get_the_plain_family_and_the_reason_why() -> None:
     case = case_of(fast_specs()["wgmma_sm90a"][1], 75)
     choice = choose(case.layer, case.compute, 75)
-    assert choice.family is PLAIN and "cp.async" in choice.rejected[1].reason
+    assert choice.family is PLAIN and "cp.async" in choice.rejected[2].reason
 
 
 def test_a_family_that_was_never_run_is_never_chosen() -> None:
@@ -89,7 +123,7 @@ def test_the_shipped_kernels_are_those_of_any_number_of_rows(family: object) -> 
     case = case_of(fast_specs()["wgmma_sm90a"][0], 90)
     mine = named(family.NAME)  # type: ignore[attr-defined]
     shipped = set(sources(case.layer, case.compute, mine))
-    assert {source_of(mine, case.layer, case.compute, m) for m in range(1, 300)} == shipped
+    assert {source_of(mine, case.layer, case.compute, m) for m in (*range(1, 300), 512, 1024, 4096)} == shipped
 
 
 @needs_nvrtc
@@ -108,8 +142,8 @@ def test_a_kernel_of_each_fast_family_has_the_instructions_that_it_is_for(name: 
     sm, meant = MEANT[name]
     every = fast_specs()[name]
     for spec in {wanted: next(s for s in every if s.act == wanted) for wanted in {s.act for s in every}}.values():
-        case = case_of(spec, sm)
+        case = case_of(spec, sm, rounds=True)
         found = inspect(compile_cubin(source_of(named(name), case.layer, case.compute, 1), architecture(sm)))
         if tool("nvdisasm") is not None:
             assert found["instructions"] and all(i.startswith(meant) for i in found["instructions"]), (spec.name, found)
-            assert name not in COPIED or "LDGSTS" in found["copies"], (spec.name, found)
+            assert name not in COPIED or COPIED[name] in found["copies"], (spec.name, found)

@@ -197,7 +197,7 @@ def test_a_candidate_with_other_results_never_wins_and_is_named(folder: Path, tm
 @needs_compiler
 @pytest.mark.usefixtures("quiet")
 def test_heuristics_that_are_wrong_tune_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "tolerance", lambda layer, compute: (0.0, 0.0))
+    monkeypatch.setattr(tune, "tolerance", lambda family, layer, compute: (0.0, 0.0))
     tuner, found, _ = tuned_by(folder, tmp_path, half_as_many_parts)
     assert not any(r.changed for r in found.ranges)
     assert len(tuner.findings) == len(found.ranges)

@@ -131,11 +131,11 @@ class Case:
     compute: Compute
 
     @classmethod
-    def of(cls, spec: Spec, recipe: LayerRecipe, sm: int) -> Case:
-        """For a GPU of `sm`: the layout of any target, multiplied with what this GPU has."""
+    def of(cls, spec: Spec, recipe: LayerRecipe, sm: int, rounds: bool = False) -> Case:
+        """For a GPU of `sm`: the layout of any target, multiplied with what this GPU has. rounds: by kernels that serve."""
         config = recipe.config.as_dict()
         mine = Layer.of(config, recipe.flags, recipe.pair.target.ppu)
-        return cls(spec.name, recipe, mine, Compute.of(mine, config, sm=sm))
+        return cls(spec.name, recipe, mine, Compute.of(mine, config, sm=sm, rounds=rounds))
 
     def shows(self) -> set[tuple[object, ...]]:
         """Reading of codes, reading of scales, mathematics."""
@@ -182,6 +182,20 @@ def fast_specs() -> dict[str, list[Spec]]:
 
     mx = ("group", 32, "float8e8m0", "none")
     return {
+        "cluster_sm90a": [
+            of(90, 1, "uint4", "group", 128, "", "none", "16"),
+            of(90, 2, "uint4", "group", 128, "", "int", "16", "F16"),
+            of(90, 4, "uint3", "group", 64, "", "none", "16"),
+            of(90, 5, "uint8", "group", 128, "", "none", "16"),
+            of(90, 7, "float4e2m1", *mx, "16"),
+            of(90, 8, "float4e2m1", "group", 16, "float8e4m3", "none", "16", "F16"),
+            of(90, 5, "uint4", "group", 128, "", "none", "fp8"),
+            of(90, 7, "float4e2m1", *mx, "fp8"),
+            of(90, 7, "float8e4m3", "channel", 0, "", "none", "fp8"),
+            of(90, 8, "uint4", "group", 64, "", "int", "int8"),
+            of(90, 10, "uint8", "channel", 0, "", "none", "int8"),
+            of(90, 11, "float8e4m3", "channel", 0, "", "none", "fp8:128"),
+        ],
         "wgmma_sm90a": [
             of(90, 1, "uint4", "group", 128, "", "none", "16"),
             of(90, 2, "uint4", "group", 128, "", "int", "16", "F16"),

@@ -44,8 +44,8 @@ def tool(name: str) -> str | None:
 FIRST_SM = {"mma_sm80": 80}  # the other fast families: 90, older ones have none of their instructions
 # tensor cores: mma.sync; wgmma; block-scaled mma.sync; tcgen05
 TENSOR = re.compile(r"\b((?:HMMA|IMMA|HGMMA|QGMMA|IGMMA|QMMA|OMMA|UTC[A-Z]*MMA)[\w.]*)")
-# cp.async, and blocks of shared memory for a warp
-COPIES = re.compile(r"\b(LDGSTS|LDSM)\b")
+# cp.async, blocks of shared memory for a warp, copies that the hardware makes by itself
+COPIES = re.compile(r"\b(LDGSTS|LDSM|UTMALDG|UBLKCP)\b")
 
 
 def inspect(cubin: bytes) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def one(job: Job) -> dict[str, Any]:
     """Compiles the kernel for 64 rows."""
     recipe, family = job.spec.recipe(), named(job.family)
     assert recipe is not None
-    case = Case.of(job.spec, recipe, job.sm)
+    case = Case.of(job.spec, recipe, job.sm, rounds=True)
     about: dict[str, Any] = {"family": job.row, "sm": job.sm}
     if (reason := family.why_not(case.layer, case.compute, job.sm)) is not None:
         return about | {"rejected": reason}

@@ -1,0 +1,236 @@
+// Stages of cluster_sm90a.cuh: what they hold, the warps that fill them, and the operands and scales that come out of them.
+//
+//   rows of x     kTileM x 128 bytes, chunks exchanged as in stages_sm80.cuh: boxes of a tensor map, kTileM / kCluster rows from each block of the cluster
+//   words, scales, zero points   as in stages_sm80.cuh, whole lines at once
+//   scales of x   [group of a tile][kTileM], float32, where groups of activations have scales of their own
+//
+// Host side, the same bytes: gemm/cluster_sm90a.py.
+#pragma once
+
+#include "bulk_sm90a.cuh"
+#include "stages_sm80.cuh"
+
+namespace hc {
+
+template <class L, class C, class T>
+struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
+  using Stage = StageShape<L, 256, 2, T::tile_m, T::tile_k>;
+  using Stage::kTileM, Stage::kTileN, Stage::kTileK;
+  static constexpr int kMultiplying = 256, kProducer = kMultiplying / 32;  // threads; the first warp behind them
+  // Registers of a thread, by eights: what the three warpgroups of a block begin with is shared anew. A warpgroup that asks for more waits for ever.
+  static constexpr int kAtFirst = 65536 / T::blocks / T::threads / 8 * 8, kRegistersOfProducer = 24;
+  static constexpr int kRegisters = (kAtFirst * T::threads - kRegistersOfProducer * 128) / kMultiplying / 8 * 8;
+  static constexpr int kCluster = T::cluster, kBoxRows = kTileM / kCluster;
+  static constexpr int kStep = 256 / L::act_bits, kSteps = kTileK / kStep;
+  static constexpr int kPart = ceil_to(Stage::kTiles, T::parts) / T::parts;  // parts of K, in tiles
+  static constexpr bool kHalfs = C::operand == Operand::f16 || C::operand == Operand::bf16;
+  // Sums of 8-bit operands: added up on the way, unless one factor is for all of K and the tensor cores' own sums are good enough
+  static constexpr bool kScaledOnTheWay = !kHalfs && !one_scale<L, C>();
+  static constexpr bool kOnTheWay = kScaledOnTheWay || (C::operand == Operand::e4m3 && !C::rounds);
+  static constexpr int kSegmentK = kScaledOnTheWay && C::flush < kTileK ? C::flush : kTileK, kSegments = kTileK / kSegmentK;
+  static constexpr int kSegmentSteps = kSegmentK / kStep;
+  // groups of activations in a tile
+  static constexpr int kActGroup = C::act_scale == ActScale::group ? C::act_group : 0;
+  static constexpr int kActGroups = kActGroup == 0 ? 0 : kActGroup < kTileK ? kTileK / (kActGroup ? kActGroup : 1) : 1;
+  static constexpr int kWholeGroupsOfRow = kActGroup ? ceil_to(L::k, kActGroup ? kActGroup : 1) / (kActGroup ? kActGroup : 1) : 1;
+  static constexpr int kActAt = Stage::kZerosAt + Stage::kGroups * Stage::kZeroBytes, kActBytes = 4 * kTileM;
+  static constexpr int kStageBytes = ceil_to(kActAt + kActGroups * kActBytes, 1024);
+  // copies: arrivals at a full stage, and bytes
+  static constexpr int kFilling = kActGroups > 0 ? 2 : 1, kLineBytes = 4 * Stage::kLineWords;
+  static constexpr int kTileBytesOfW = Stage::kLines * kLineBytes + Stage::kGroups * (Stage::kScaleBytes + Stage::kZeroBytes);
+  static constexpr int kExpected = Stage::kPanelBytes + kTileBytesOfW;
+  // sums
+  static constexpr int kBeside = 4, kPitch = kTileN + kBeside, kStages = T::stages * kStageBytes, kTable = kTileM * kPitch * 4;
+
+  static HC_FN const float* x_scales_of(const u8* stage, int segment) {
+    return reinterpret_cast<const float*>(stage + kActAt + segment * kActGroups / kSegments * kActBytes);
+  }
+
+  static_assert(T::threads == kMultiplying + 128, "two warpgroups that multiply and one that copies");
+  static_assert(Stage::kPanels == 1, "a tile of K is 128 bytes of x");
+  static_assert(Stage::kWholeK && Stage::kWholeN && L::shape_n / kTileN % kCluster == 0, "whole tiles and clusters");
+  static_assert(!kOnTheWay || kTileM <= 128, "registers for two more sets of sums");
+  static_assert(kSegmentK % kStep == 0 && kTileK % kSegmentK == 0, "whole segments");
+  static_assert((T::parts - 1) * kPart < Stage::kTiles, "no part is empty");
+  static_assert(T::shared == (kStages > kTable ? kStages : kTable) + 1024, "gemm/cluster_sm90a.py counts the same bytes");
+};
+
+template <class Number>
+struct alignas(2 * sizeof(Number)) Pair {
+  Number x[2];
+};
+
+// The stages of a block in turns: tile `begin` has the first.
+template <int kCount, int kBytes>
+struct Stages {
+  u8* first;
+  u64 *full, *free_again;
+  int begin;
+
+  HC_FN int place(int tile) const { return (tile - begin) % kCount; }
+  HC_FN int turn(int tile) const { return (tile - begin) / kCount; }
+  HC_FN u8* stage(int tile) const { return first + place(tile) * kBytes; }
+  HC_FN u64* barrier(int tile) const { return full + place(tile); }
+  // Until the tile is there; until its stage is free for it.
+  HC_FN void wait(int tile) const { wait_for_phase(full + place(tile), turn(tile) % 2); }
+  HC_FN void wait_until_free(int tile) const {
+    if (turn(tile) > 0) wait_for_phase(free_again + place(tile), (turn(tile) - 1) % 2);
+  }
+  // This warp is through with it, said to every block of the cluster that copies into it.
+  template <int kCluster>
+  HC_FN void release(int tile, int lane) const {
+    if (lane < kCluster) arrive_at(free_again + place(tile), lane);
+  }
+};
+
+// Lines of groups, kBytes of each for the rows of this block, which are `bits` wide.
+template <class S, class L, int kBytes>
+HC_FN void copy_groups_at_once(u32 to, const void* from, int bits, int first_n, int tile, u64* full) {
+  if constexpr (kBytes > 0) {
+    const u8* first = static_cast<const u8*>(from) + i64(tile * S::kTileK / L::group_k) * (L::shape_n * bits / 8) + first_n * bits / 8;
+#pragma unroll
+    for (int group = 0; group < S::kGroups; group++) copy_run(to + group * kBytes, first + group * (L::shape_n * bits / 8), kBytes, full);
+  }
+}
+
+// One thread asks for the copies of all tiles before `end`. first_row: of x.
+template <class S, class L, class At>
+HC_FN void fill_stages(const At& at, int end, const TensorMap& x, const Tensors& w, int first_row, int rank, int first_n) {
+  using Line = Lines<L>;
+  for (int tile = at.begin; tile < end; tile++) {
+    at.wait_until_free(tile);
+    const u32 stage = shared_address(at.stage(tile));
+    u64* const full = at.barrier(tile);
+    expect_bytes(full, S::kExpected);
+    copy_box<S::kCluster>(stage + rank * S::kBoxRows * 128, &x, tile * S::kTileK, first_row + rank * S::kBoxRows, full);
+    const u32* const words = w.weight + i64(tile) * (S::kLines * Line::kPitch) + i64(first_n / 64) * Line::kBlockWords;
+#pragma unroll
+    for (int line = 0; line < S::kLines; line++) copy_run(stage + S::kWordsAt + line * S::kLineBytes, words + line * Line::kPitch, S::kLineBytes, full);
+    copy_groups_at_once<S, L, S::kScaleBytes>(stage + S::kScalesAt, w.weight_scale, scale_bytes<L>() * 8, first_n, tile, full);
+    copy_groups_at_once<S, L, S::kZeroBytes>(stage + S::kZerosAt, w.zero_point, S::kZeroBits, first_n, tile, full);
+  }
+}
+
+// Scales of groups of activations: three warps take tiles in turns, since each waits for memory. Rows that are not there have 0.
+template <class S, class C, class At>
+HC_FN void scale_stages(const At& at, int end, const float* x_scale, const TaskLists& lists, const RowTile& here, int first, int lane) {
+  constexpr int kEach = ceil_to(S::kTileM, 32) / 32, kOfRow = S::kWholeGroupsOfRow;
+  int rows[kEach];
+#pragma unroll
+  for (int j = 0; j < kEach; j++) rows[j] = 32 * j + lane < S::kTileM ? row_of<C>(lists, here, here.first + 32 * j + lane) : -1;
+  for (int tile = at.begin + first; tile < end; tile += 3) {
+    at.wait_until_free(tile);
+    float* const to = reinterpret_cast<float*>(at.stage(tile) + S::kActAt);
+#pragma unroll
+    for (int group = 0; group < S::kActGroups; group++) {
+      const int wanted = tile * S::kTileK / S::kActGroup + group, column = wanted < kOfRow ? wanted : kOfRow - 1;  // beyond K there is no activation
+#pragma unroll
+      for (int j = 0; j < kEach; j++) {
+        if (32 * j + lane < S::kTileM) to[group * S::kTileM + 32 * j + lane] = rows[j] >= 0 ? x_scale[i64(rows[j]) * kOfRow + column] : 0.0f;
+      }
+    }
+    __syncwarp();
+    if (lane == 0) arrive_now(at.barrier(tile));
+  }
+}
+
+// Two neighbours in order "64", kBits each, from element `at` on (an even number): those of rows g and g + 8 of a row tile.
+template <int kBits>
+HC_FN u32 pair_at(const u8* group, int at) {
+  static_assert(kBits == 4 || kBits == 8 || kBits == 16, "a pair is a byte, two or four");
+  if constexpr (kBits == 4) return group[at / 2];
+  if constexpr (kBits == 8) return reinterpret_cast<const u16*>(group)[at / 2];
+  return reinterpret_cast<const u32*>(group)[at / 2];
+}
+
+// The two scales of a pair, each in both halves of a word, as 16-bit floats that hold them exactly.
+template <class L, Half kHalf>
+HC_FN void scales_twice(u32 (&to)[2], u32 pair) {
+  constexpr bool kSame = L::scale_type == (kHalf == Half::f16 ? ScaleType::f16 : ScaleType::bf16);
+  if constexpr (L::scale_type == ScaleType::e4m3 || L::scale_type == ScaleType::e5m2) {
+    pair = half_operand<ScaleCodes<L::scale_type>, kHalf>(byte_permute(pair, 0, 0x4140), 0);
+  } else if constexpr (!kSame) {
+    static_assert(scale_bytes<L>() == 1, "bytes");
+    const u32 first = pair & 255, second = pair >> 8;
+    pair = to_half<kHalf>(weight_scale_at<L>(&first, 0)) | u32(to_half<kHalf>(weight_scale_at<L>(&second, 0))) << 16;
+  }
+  to[0] = byte_permute(pair, 0, 0x1010), to[1] = byte_permute(pair, 0, 0x3232);
+}
+
+// The rows of W of a warp, and this lane: block of 64 rows and row tile in it; first_n: of this block of threads.
+struct RowsOfWarp {
+  int block, row_tile, lane, first_n;
+
+  HC_FN int place() const { return (block * 8 + lane / 4) * 8 + 2 * row_tile; }  // in order "64"
+  HC_FN int row(int h) const { return first_n + 64 * block + 16 * row_tile + 8 * h + lane / 4; }
+};
+
+// Scales of rows g and g + 8 for sums of the columns from k on.
+template <class S, class L>
+HC_FN void sums_scales(float (&to)[2], const u8* stage, const Tensors& w, const RowsOfWarp& here, int k) {
+  if constexpr (S::kScales) {
+    constexpr int kBits = 8 * scale_bytes<L>();
+    const u32 pair = pair_at<kBits>(stage + S::kScalesAt + k % S::kTileK / L::group_k * S::kScaleBytes, here.place());
+    const u32 first = pair & ((1u << kBits) - 1), second = pair >> kBits;
+    to[0] = weight_scale_at<L>(&first, 0), to[1] = weight_scale_at<L>(&second, 0);
+  } else {
+#pragma unroll
+    for (int h = 0; h < 2; h++) to[h] = weight_scale<L>(w.weight_scale, here.row(h), weight_group<L>(k));
+  }
+}
+
+// The operands of row tile kRowTile, in whose place the words of this warp's are, of a tile of K that is there.
+template <class S, class L, Operand kOperand, int kRowTile>
+HC_FN void make_operands_of(u32 (&to)[S::kSteps][4], const u8* stage, const Tensors& w, const RowsOfWarp& here) {
+  constexpr Half kHalf = kOperand == Operand::f16 ? Half::f16 : Half::bf16;
+  const u32* lines = reinterpret_cast<const u32*>(stage + S::kWordsAt) + here.block * Lines<L>::kBlockWords;
+  u32 scale[2] = {}, zero[2] = {};
+#pragma unroll
+  for (int step = 0; step < S::kSteps; step++) {
+    constexpr int kStepsOfGroup = S::kSteps / S::kGroups;
+    if (step % kStepsOfGroup == 0) {
+      const int group = step / kStepsOfGroup;
+      if constexpr (S::kHalfs) {
+        constexpr int kBits = 8 * scale_bytes<L>();
+        u32 pair;
+        if constexpr (S::kScales) {
+          pair = pair_at<kBits>(stage + S::kScalesAt + group * S::kScaleBytes, here.place());
+        } else {
+          pair = pair_at<kBits>(static_cast<const u8*>(w.weight_scale), here.first_n + here.place());
+        }
+        scales_twice<L, kHalf>(scale, pair);
+      }
+      if constexpr (S::kZeros) {
+        const u32 pair = pair_at<S::kZeroBits>(stage + S::kZerosAt + group * S::kZeroBytes, here.place());
+        zero[0] = pair & ((1u << S::kZeroBits) - 1), zero[1] = pair >> S::kZeroBits;
+      } else {
+#pragma unroll
+        for (int h = 0; h < 2; h++) zero[h] = operand_zero<L>(w.zero_point, here.row(h), 0);
+      }
+    }
+    LaneWords<L> held;
+    if constexpr (LaneWords<L>::kQuarters) {
+      held.load_row_tile(lines, S::kLineWords, step, here.lane, here.row_tile);
+    } else {
+      held.load(lines, S::kLineWords, step, here.lane);
+    }
+    unrolled<0, 4>([&](auto r) {
+      const u32 number = operand<L, kOperand, kRowTile, r.value>(held, here.lane, zero[r.value % 2]);
+      to[step][r.value] = S::kHalfs ? multiply_two<kHalf>(number, scale[r.value % 2]) : number;
+    });
+  }
+}
+
+// The operands of this warp's row tile. Where row tiles share words, which one it is has to be known when compiling.
+template <class S, class L, Operand kOperand>
+HC_FN void make_operands(u32 (&to)[S::kSteps][4], const u8* stage, const Tensors& w, const RowsOfWarp& here) {
+  if constexpr (LaneWords<L>::kQuarters) {
+    make_operands_of<S, L, kOperand, 0>(to, stage, w, here);
+  } else {
+    unrolled<0, 4>([&](auto row_tile) {
+      if (here.row_tile == row_tile.value) make_operands_of<S, L, kOperand, row_tile.value>(to, stage, w, here);
+    });
+  }
+}
+
+}  // namespace hc
