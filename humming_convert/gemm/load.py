@@ -24,7 +24,7 @@ from humming_convert.gemm.nvrtc import architecture
 from humming_convert.gemm.shipped import archive_name, unpack
 from humming_convert.gemm.stored import StoredLayer, stored_layers
 from humming_convert.gemm.tasks import Task
-from humming_convert.gemm.tunings import Tunings, tunings_of
+from humming_convert.gemm.tunings import LOG, Tunings, tunings_of
 
 # 16-bit numbers of x, by the layer's type; bits are taken as they are
 TAKEN = {"f16": ("float16", "uint16"), "bf16": ("bfloat16", "uint16")}
@@ -102,4 +102,7 @@ def load_folder(folder: Path, index: int | None = None, rank: int = 0, tuned: bo
     archive = folder / archive_name(architecture(device.sm))
     if archive.exists():
         device.cache.shipped.update(unpack(archive, KernelCache()))
-    return Loaded(device, stored, tunings=tunings_of(folder, device.name, device.sm) if tuned else Tunings("heuristics"))
+    tunings = tunings_of(folder, device.name, device.sm) if tuned else Tunings("heuristics")
+    if tunings.idle:
+        LOG.warning("%s: %s", folder, tunings.words)
+    return Loaded(device, stored, tunings=tunings)

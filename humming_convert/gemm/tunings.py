@@ -6,6 +6,7 @@ A tuning of a file is taken only if it is one of the family's own candidates, so
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from humming_convert.gemm.tuning import Tuning
 from humming_convert.manifest.digests import canonical, digest
 from humming_convert.manifest.tuning import TunedDevice, TunedLayer, TuningFile, file_name, read
 
+LOG = logging.getLogger("humming_convert")
 OPEN = 4  # the open range is measured at so many times the last bound
 
 
@@ -54,10 +56,12 @@ def offered(kernels: Family | ByRows, layer: Layer, compute: Compute, rows: int,
 
 @dataclass
 class Tunings:
-    """layers: by key.  words: what is used, and why.  ignored: layers whose entries are not of this version."""
+    """layers: by key.  words: what is used, and why.  idle: there is a file, and nothing of it is used.  ignored: layers whose entries are not
+    of this version."""
 
     words: str
     layers: Mapping[str, TunedLayer] = field(default_factory=dict)
+    idle: bool = False
     ignored: list[str] = field(default_factory=list)
 
     def applied(self, choice: Choice, layer: Layer, compute: Compute) -> Choice:
@@ -71,6 +75,7 @@ class Tunings:
         tuned = tuned_of(kernels, layer, fitted, found)
         if tuned is None:
             self.ignored.append(found.name)
+            LOG.warning("%s: its tunings are none that this version would measure; heuristics choose its kernels", found.name)
             return choice
         return replace(choice, kernels=tuned)
 
@@ -102,14 +107,16 @@ def tunings_of(folder: Path, name: str, sm: int) -> Tunings:
     try:
         file = tuning_file(folder, sm)
     except (OSError, ValueError) as error:
-        return Tunings(f"heuristics: {file_name(architecture(sm))} is not readable ({error}); `humming-convert tune OUT` makes it again")
+        return Tunings(
+            f"heuristics: {file_name(architecture(sm))} is not readable ({error}); `humming-convert tune OUT` makes it again", idle=True
+        )
     if file is None:
         return Tunings("heuristics: not tuned on this kind of GPU")
     found = file.device(name)
     if found is None:
-        return Tunings(f"heuristics: tuned on {', '.join(d.name for d in file.devices)}, this is {name}")
+        return Tunings(f"heuristics: tuned on {', '.join(d.name for d in file.devices)}, this is {name}", idle=True)
     if (reason := why_not(found, sm)) is not None:
-        return Tunings(f"heuristics: {reason}")
+        return Tunings(f"heuristics: {reason}", idle=True)
     return Tunings(f"tuned on {found.name} with NVRTC {found.compiler}", {x.key: x for x in found.layers})
 
 

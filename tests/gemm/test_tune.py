@@ -314,11 +314,12 @@ def test_a_loader_takes_tunings_of_its_gpu_and_kernels(folder: Path, monkeypatch
     ],
 )
 def test_other_gpus_and_kernels_leave_the_heuristics_and_say_so(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], said: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, more: dict[str, Any], said: str
 ) -> None:
     entry, heuristics = entry_of(folder)
     put(folder, device_of(entry, **more))
     loaded = loaded_from(folder, monkeypatch)
+    assert said in caplog.text
     assert loaded.tunings.words.startswith("heuristics: ") and said in loaded.tunings.words
     assert loaded.configured(loaded.stored[entry.name])[2].kernels == heuristics
 
@@ -332,17 +333,20 @@ def test_doctor_says_which_tunings_are_taken_here(folder: Path, monkeypatch: pyt
     assert row.found == "heuristics: tuned on NVIDIA H100, this is emulated"
 
 
-def test_a_damaged_file_never_makes_loading_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_never_makes_loading_fail(folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    assert not loaded_from(folder, monkeypatch).tunings.idle and not caplog.text  # there is none
     (folder / FILE).write_text("{")
-    assert "is not readable" in loaded_from(folder, monkeypatch).tunings.words
+    assert "is not readable" in loaded_from(folder, monkeypatch).tunings.words and "is not readable" in caplog.text
 
 
-def test_a_tuning_that_is_no_candidate_is_never_launched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tuning_that_is_no_candidate_is_never_launched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     entry, heuristics = entry_of(folder, change=lambda fields: fields | {"threads": 1024})
     put(folder, device_of(entry))
     loaded = loaded_from(folder, monkeypatch)
     assert loaded.configured(loaded.stored[entry.name])[2].kernels == heuristics
-    assert loaded.tunings.ignored == [entry.name]
+    assert loaded.tunings.ignored == [entry.name] and "none that this version would measure" in caplog.text
 
 
 def test_the_same_tunings_are_checked_whatever_the_type_of_results_is(folder: Path) -> None:
