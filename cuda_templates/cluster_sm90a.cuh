@@ -81,61 +81,63 @@ __device__ void cluster_sm90a(const TensorMap& x, const Tensors& all, const floa
     }
   };
 
-  // Multiplies tile `tile` by its operands, adds what was multiplied before, and makes the next operands, in the place of those before
-  u32 a[2][S::kSteps][4];
-  const auto multiply = [&](auto which, int tile) {
-    constexpr int kNow = decltype(which)::value, kNext = 1 - kNow;
+  // Multiplies tile `tile` item by item, adds up what was multiplied before, and makes the next operands in the place of those before. One group of
+  // products is under way whenever an item begins, but for the very first: else the compiler waits for each of them.
+  u32 a[2][S::kItemSteps][4];
+  const auto multiply = [&](auto which, int tile, auto is_first) {
+    constexpr int kNow = decltype(which)::value;
     const u8* const stage = at.stage(tile);
-    unrolled<0, S::kSegments>([&](auto segment) {
-      constexpr int kSegment = decltype(segment)::value, kSet = (kNow * S::kSegments + kSegment) % 2;
-      if constexpr (S::kOnTheWay) {
+    unrolled<0, S::kItems>([&](auto of_tile) {
+      constexpr int kItem = decltype(of_tile)::value, kSegment = kItem / S::kItemsOfSegment, kSet = (kNow * S::kSegments + kSegment) % 2;
+      constexpr int kOperands = (kNow * S::kItems + kItem) % 2;
+      constexpr bool kBegins = kItem % S::kItemsOfSegment == 0, kIsFirst = kItem == 0 && decltype(is_first)::value;
+      if constexpr (S::kOnTheWay && kBegins) {
         if constexpr (S::kScaledOnTheWay) sums_scales<S, L>(scale[kSet], stage, w, here_n, tile * S::kTileK + kSegment * S::kSegmentK);
         if constexpr (S::kActGroups > 0) x_scales[kSet] = S::x_scales_of(stage, kSegment);
-        pin(part[kSet]);
-      } else {
-        pin(total[0]);
       }
+      pin(pick<S::kOnTheWay>(part[S::kOnTheWay ? kSet : 0], total[0]));
       ready();
 #pragma unroll
-      for (int step = kSegment * S::kSegmentSteps; step < (kSegment + 1) * S::kSegmentSteps; step++) {
-        const u64 rows = describe_rows(shared_address(stage) + 32 * step);
-        if constexpr (S::kOnTheWay) {
-          wgmma<C::operand, S::kTileM>(part[kSet], a[kNow][step], rows, step > kSegment * S::kSegmentSteps);
-        } else {
-          wgmma<C::operand, S::kTileM>(total[0], a[kNow][step], rows, true);
-        }
+      for (int step = 0; step < S::kItemSteps; step++) {
+        const u64 rows = describe_rows(shared_address(stage) + 32 * (kItem * S::kItemSteps + step));
+        auto& sums = pick<S::kOnTheWay>(part[S::kOnTheWay ? kSet : 0], total[0]);
+        wgmma<C::operand, S::kTileM>(sums, a[kOperands][step], rows, !S::kOnTheWay || !kBegins || step > 0);
       }
       close_products();
-      wait_for_products<1>();
-      if constexpr (S::kOnTheWay) {
-        if (kSegment > 0 || tile > begin) add_scaled(Constant<1 - kSet>());
+      if constexpr (!kIsFirst) {
+        wait_for_products<1>();
+        if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>());
+        if (kItem == 0) at.template release<S::kCluster>(tile - 1, lane);
       }
-      if (kSegment == 0 && tile > begin) at.template release<S::kCluster>(tile - 1, lane);
+      if constexpr (kItem + 1 < S::kItems) {
+        make_operands<S, L, C::operand, kItem + 1>(a[1 - kOperands], stage, w, here_n, tile);
+        pin(a[1 - kOperands]);
+      } else if (tile + 1 < end) {
+        at.wait(tile + 1);
+        make_operands<S, L, C::operand, 0>(a[1 - kOperands], at.stage(tile + 1), w, here_n, tile + 1);
+        pin(a[1 - kOperands]);
+      }
     });
-    if (tile + 1 < end) {
-      at.wait(tile + 1);
-      make_operands<S, L, C::operand>(a[kNext], at.stage(tile + 1), w, here_n);
-      pin(a[kNext]);
-    }
   };
   at.wait(begin);
-  make_operands<S, L, C::operand>(a[0], at.stage(begin), w, here_n);
+  make_operands<S, L, C::operand, 0>(a[0], at.stage(begin), w, here_n, begin);
   pin(a[0]);
-  for (int tile = begin; tile < end; tile += 2) {
-    multiply(Constant<0>(), tile);
-    if (tile + 1 < end) multiply(Constant<1>(), tile + 1);
+  multiply(Constant<0>(), begin, Constant<1>());
+  int tile = begin + 1;
+  for (; tile + 1 < end; tile += 2) {
+    multiply(Constant<1>(), tile, Constant<0>());
+    multiply(Constant<0>(), tile + 1, Constant<0>());
   }
-  wait_for_products<0>();
-  if constexpr (S::kOnTheWay) {
-    constexpr int kOfFirst = (S::kSegments - 1) % 2, kOfSecond = (2 * S::kSegments - 1) % 2;  // the last set of a tile
-    if ((end - begin) % 2 == 1) {
-      add_scaled(Constant<kOfFirst>());
-    } else {
-      add_scaled(Constant<kOfSecond>());
-    }
+  constexpr int kOfFirst = (S::kSegments - 1) % 2, kOfSecond = (2 * S::kSegments - 1) % 2;  // the last set of a tile
+  if (tile < end) {
+    multiply(Constant<1>(), tile, Constant<0>());
+    wait_for_products<0>();
+    if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>());
   } else {
-    pin(total[0]);
+    wait_for_products<0>();
+    if constexpr (S::kOnTheWay) add_scaled(Constant<kOfFirst>());
   }
+  pin(total[0]);
 
   // All copies have come and all warps are through with the stages, here and in the cluster
   sync_first<S::kMultiplying>();

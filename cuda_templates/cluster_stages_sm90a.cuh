@@ -28,11 +28,14 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static constexpr bool kScaledOnTheWay = !kHalfs && !one_scale<L, C>();
   static constexpr bool kOnTheWay = kScaledOnTheWay || (C::operand == Operand::e4m3 && !C::rounds);
   static constexpr int kSegmentK = kScaledOnTheWay && C::flush < kTileK ? C::flush : kTileK, kSegments = kTileK / kSegmentK;
-  static constexpr int kSegmentSteps = kSegmentK / kStep;
   // groups of activations in a tile
   static constexpr int kActGroup = C::act_scale == ActScale::group ? C::act_group : 0;
   static constexpr int kActGroups = kActGroup == 0 ? 0 : kActGroup < kTileK ? kTileK / (kActGroup ? kActGroup : 1) : 1;
   static constexpr int kWholeGroupsOfRow = kActGroup ? ceil_to(L::k, kActGroup ? kActGroup : 1) / (kActGroup ? kActGroup : 1) : 1;
+  // Steps whose operands are made at once: two sets of them are alive. Fewer where registers are wanted for two more sets of sums, and scales of x
+  static constexpr int kSegmentSteps = kSegmentK / kStep, kMostSteps = kActGroups > 0 ? 1 : kOnTheWay ? 2 : kSteps;
+  static constexpr int kItemSteps = kSegmentSteps < kMostSteps ? kSegmentSteps : kMostSteps;
+  static constexpr int kItems = kSteps / kItemSteps, kItemsOfSegment = kSegmentSteps / kItemSteps;
   static constexpr int kActAt = Stage::kZerosAt + Stage::kGroups * Stage::kZeroBytes, kActBytes = 4 * kTileM;
   static constexpr int kStageBytes = ceil_to(kActAt + kActGroups * kActBytes, 1024);
   // copies: arrivals at a full stage, and bytes
@@ -179,16 +182,17 @@ HC_FN void sums_scales(float (&to)[2], const u8* stage, const Tensors& w, const 
   }
 }
 
-// The operands of row tile kRowTile, in whose place the words of this warp's are, of a tile of K that is there.
-template <class S, class L, Operand kOperand, int kRowTile>
-HC_FN void make_operands_of(u32 (&to)[S::kSteps][4], const u8* stage, const Tensors& w, const RowsOfWarp& here) {
+// The operands of row tile kRowTile, in whose place the words of this warp's are, of an item of a tile of K that is there.
+template <class S, class L, Operand kOperand, int kItem, int kRowTile>
+HC_FN void make_operands_of(u32 (&to)[S::kItemSteps][4], const u8* stage, const Tensors& w, const RowsOfWarp& here, int tile) {
   constexpr Half kHalf = kOperand == Operand::f16 ? Half::f16 : Half::bf16;
   const u32* lines = reinterpret_cast<const u32*>(stage + S::kWordsAt) + here.block * Lines<L>::kBlockWords;
   u32 scale[2] = {}, zero[2] = {};
 #pragma unroll
-  for (int step = 0; step < S::kSteps; step++) {
+  for (int of_item = 0; of_item < S::kItemSteps; of_item++) {
     constexpr int kStepsOfGroup = S::kSteps / S::kGroups;
-    if (step % kStepsOfGroup == 0) {
+    const int step = kItem * S::kItemSteps + of_item;
+    if (of_item == 0 || step % kStepsOfGroup == 0) {
       const int group = step / kStepsOfGroup;
       if constexpr (S::kHalfs) {
         constexpr int kBits = 8 * scale_bytes<L>();
@@ -205,7 +209,7 @@ HC_FN void make_operands_of(u32 (&to)[S::kSteps][4], const u8* stage, const Tens
         zero[0] = pair & ((1u << S::kZeroBits) - 1), zero[1] = pair >> S::kZeroBits;
       } else {
 #pragma unroll
-        for (int h = 0; h < 2; h++) zero[h] = operand_zero<L>(w.zero_point, here.row(h), 0);
+        for (int h = 0; h < 2; h++) zero[h] = operand_zero<L>(w.zero_point, here.row(h), tile * S::kTileK + step * S::kStep);
       }
     }
     LaneWords<L> held;
@@ -216,19 +220,19 @@ HC_FN void make_operands_of(u32 (&to)[S::kSteps][4], const u8* stage, const Tens
     }
     unrolled<0, 4>([&](auto r) {
       const u32 number = operand<L, kOperand, kRowTile, r.value>(held, here.lane, zero[r.value % 2]);
-      to[step][r.value] = S::kHalfs ? multiply_two<kHalf>(number, scale[r.value % 2]) : number;
+      to[of_item][r.value] = S::kHalfs ? multiply_two<kHalf>(number, scale[r.value % 2]) : number;
     });
   }
 }
 
 // The operands of this warp's row tile. Where row tiles share words, which one it is has to be known when compiling.
-template <class S, class L, Operand kOperand>
-HC_FN void make_operands(u32 (&to)[S::kSteps][4], const u8* stage, const Tensors& w, const RowsOfWarp& here) {
+template <class S, class L, Operand kOperand, int kItem>
+HC_FN void make_operands(u32 (&to)[S::kItemSteps][4], const u8* stage, const Tensors& w, const RowsOfWarp& here, int tile) {
   if constexpr (LaneWords<L>::kQuarters) {
-    make_operands_of<S, L, kOperand, 0>(to, stage, w, here);
+    make_operands_of<S, L, kOperand, kItem, 0>(to, stage, w, here, tile);
   } else {
     unrolled<0, 4>([&](auto row_tile) {
-      if (here.row_tile == row_tile.value) make_operands_of<S, L, kOperand, row_tile.value>(to, stage, w, here);
+      if (here.row_tile == row_tile.value) make_operands_of<S, L, kOperand, kItem, row_tile.value>(to, stage, w, here, tile);
     });
   }
 }

@@ -88,6 +88,16 @@ struct Choose<false, A, B> {
   using type = B;
 };
 
+// One of two, known when compiling.
+template <bool kFirst, class A, class B>
+HC_FN auto& pick(A& a, B& b) {
+  if constexpr (kFirst) {
+    return a;
+  } else {
+    return b;
+  }
+}
+
 HC_FN constexpr int ceil_to(int x, int unit) { return (x + unit - 1) / unit * unit; }
 
 }  // namespace hc

@@ -44,15 +44,6 @@ struct WgmmaShape : StageShape<L, T::threads, T::threads / 32 / T::share, T::til
   static_assert(T::shared == (kStages > kTable ? kStages : kTable) + 1024, "gemm/wgmma_sm90a.py counts the same bytes");
 };
 
-template <bool kFirst, class A, class B>
-HC_FN auto& pick(A& a, B& b) {
-  if constexpr (kFirst) {
-    return a;
-  } else {
-    return b;
-  }
-}
-
 template <class L, class C, class T>
 __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_scale, const TaskLists& lists, const PartSums& sums_of_parts, void* y,
                             int m) {

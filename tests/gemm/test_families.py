@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from cases import Case, Spec, fast_specs, selected
 from compile_table import inspect, tool
@@ -147,3 +149,25 @@ def test_a_kernel_of_each_fast_family_has_the_instructions_that_it_is_for(name: 
         if tool("nvdisasm") is not None:
             assert found["instructions"] and all(i.startswith(meant) for i in found["instructions"]), (spec.name, found)
             assert name not in COPIED or COPIED[name] in found["copies"], (spec.name, found)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("rows", [100, 1000])
+def test_the_cluster_family_waits_for_products_at_its_end_alone_and_keeps_its_sums_in_registers(rows: int) -> None:
+    """The compiler waits after each product where it cannot tell which ones are under way, or has no registers for them: a quarter of the speed."""
+    if tool("nvdisasm") is None or tool("cuobjdump") is None:
+        pytest.skip("no disassembler")
+    family = named("cluster_sm90a")
+    for spec in fast_specs()["cluster_sm90a"]:
+        case = case_of(spec, 90, rounds=True)
+        found = inspect(compile_cubin(source_of(family, case.layer, case.compute, rows), architecture(90)))
+        assert found["waits"] <= 2 and found["stack"] <= 96, (spec.name, found)
+
+
+def test_a_cluster_is_never_wider_than_the_tiles_of_w_that_share_rows_of_x() -> None:
+    family, spec = named("cluster_sm90a"), fast_specs()["cluster_sm90a"][0]
+    layer = case_of(spec, 90, rounds=True).layer
+    compute = case_of(spec, 90, rounds=True).compute
+    for tiles, cluster in ((1, 1), (2, 2), (3, 1), (64, 2)):
+        tuning = family.tuning(replace(layer, shape_n=128 * tiles, n=128 * tiles), compute, 4096)
+        assert tuning.cluster == cluster and tiles % tuning.cluster == 0

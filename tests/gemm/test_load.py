@@ -61,7 +61,7 @@ def test_a_loaded_layer_multiplies_rows_of_any_shape(dense: Path, emulated: Fake
     assert set(layers) == {s.name for s in stored_layers(dense)} and len(layers) == len(list(layers))
     name = next(iter(layers))
     layer, half = layers[name], layers[name].multiplier.layer.half
-    assert layers[name] is layer and layer.choice.family.NAME == "wgmma_sm90a"
+    assert layers[name] is layer and layer.choice.family.NAME == "cluster_sm90a"
     x = rows(6, layer).reshape(2, 3, layer.k)
     y = layer(x)
     assert y.shape == (2, 3, layer.n) and y.dtype == x.dtype
@@ -123,7 +123,7 @@ def test_kernels_that_the_folder_ships_are_found_without_a_compiler(
     for layer in layers.values():
         for m in (1, 9, 17, 64, 300):
             layer(np.zeros((m, layer.k), np.uint16))
-    assert set(launched) == {b"mma_sm80", b"wgmma_sm90a"} and len(launched) == 5 * len(layers)
+    assert set(launched) == {b"mma_sm80", b"cluster_sm90a"} and len(launched) == 5 * len(layers)
     shipped.clean(dense)
     assert (dense / "humming_manifest.json").read_bytes() == before and json.loads(before)
 

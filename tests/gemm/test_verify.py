@@ -23,6 +23,7 @@ from humming_convert.gemm.verify import chosen, verify_gpu
 from humming_convert.manifest.schema import load_schema
 from tests.samples import sample
 
+CHOSEN = {"wgmma_sm90a to 16 rows, cluster_sm90a"}
 needs_compiler = pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compiler")
 
 
@@ -107,9 +108,13 @@ def test_shipped_kernels_are_listed_verified_and_removed(folder: Path, tmp_path:
     first = built.path.read_bytes()
     assert shipped.build(folder, 90, KernelCache(tmp_path / "cache")).path.read_bytes() == first
     files = shipped.unpack(built.path, KernelCache(tmp_path / "cache"))
-    assert len(files) == built.kernels and {p.read_bytes().split()[1] for p in files.values()} == {b"wgmma_sm90a", b"quantize_any"}
+    assert len(files) == built.kernels and {p.read_bytes().split()[1] for p in files.values()} == {
+        b"wgmma_sm90a",
+        b"cluster_sm90a",
+        b"quantize_any",
+    }
     said = shipped.index_of(built.path)["layers"]
-    assert {entry["family"] for entry in said.values()} == {"wgmma_sm90a"}
+    assert {entry["family"] for entry in said.values()} == CHOSEN
     assert shipped.clean(folder) == 1
     assert (folder / "humming_manifest.json").read_bytes() == before
 
@@ -140,5 +145,5 @@ def test_several_ranks_are_all_read_and_their_manifests_stay_consistent(tmp_path
 @needs_nvrtc
 def test_the_kernels_that_loading_would_choose_are_checked_when_asked_for(folder: Path, tmp_path: Path) -> None:
     found = verify_gpu(folder, FakeDevice(tmp_path), sample=0.25, kernels="chosen")
-    assert not found.failed and {r["kernels"] for r in found.results.values()} == {"wgmma_sm90a"}
-    assert {layer["gpu"]["kernels"] for layer in manifest(folder)["layers"] if "gpu" in layer} == {"wgmma_sm90a"}
+    assert not found.failed and {r["kernels"] for r in found.results.values()} == CHOSEN
+    assert {layer["gpu"]["kernels"] for layer in manifest(folder)["layers"] if "gpu" in layer} == CHOSEN

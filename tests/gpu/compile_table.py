@@ -48,6 +48,10 @@ TENSOR = re.compile(r"\b((?:HMMA|IMMA|HGMMA|QGMMA|IGMMA|QMMA|OMMA|UTC[A-Z]*MMA)[
 COPIES = re.compile(r"\b(LDGSTS|LDSM|UTMALDG|UBLKCP)\b")
 
 
+# until no product of wgmma is under way
+WAITS = re.compile(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x0\b")
+
+
 def inspect(cubin: bytes) -> dict[str, Any]:
     """What cuobjdump and nvdisasm say, where they are."""
     found: dict[str, Any] = {}
@@ -61,6 +65,7 @@ def inspect(cubin: bytes) -> dict[str, Any]:
             text = subprocess.run([disassemble, "-c", f.name], capture_output=True, text=True, check=True).stdout
             found["instructions"] = sorted(set(TENSOR.findall(text)))
             found["copies"] = sorted(set(COPIES.findall(text)))
+            found["waits"] = len(WAITS.findall(text))
     return found
 
 
