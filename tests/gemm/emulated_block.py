@@ -76,12 +76,15 @@ class EmulatedBlocks(FakeDevice):
     def filled(self, shape: tuple[int, ...], dtype: str) -> Any:
         return aligned(super().filled(shape, dtype))
 
-    def launch(self, source: KernelSource, grid: Any, threads: int, arguments: Any, shared: int = 0) -> None:
+    def bound(self, source: KernelSource, grid: Any, threads: int, arguments: Any, shared: int = 0) -> Any:
         if source.name != "mma_sm80":
-            super().launch(source, grid, threads, arguments, shared)
-            return
-        passed = [a if isinstance(a, int) else ctypes.c_void_p(None if a is None else a.ctypes.data) for a in arguments]
-        getattr(self.library, f"kernel{self.numbers[source.generated]}")(*grid, shared, int(self.late), *passed)
+            return super().bound(source, grid, threads, arguments, shared)
+
+        def call(held: Any = arguments) -> None:
+            passed = [a if isinstance(a, int) else ctypes.c_void_p(None if a is None else a.ctypes.data) for a in held]
+            getattr(self.library, f"kernel{self.numbers[source.generated]}")(*grid, shared, int(self.late), *passed)
+
+        return call
 
 
 def aligned(x: np.ndarray) -> np.ndarray:
