@@ -32,12 +32,13 @@ INSTEAD = {
     "warpgroup_sm90a.cuh": "emulated_warpgroup.hpp",
 }
 SHARED = re.compile(r"extern __shared__ (__align__\(128\) )?u8 shared\[\];")
+ORDERS = ("forwards", "backwards", "leaders")  # of emulated_threads.hpp
 # how x comes
 FAMILIES = {"mma_sm80": "x", "wgmma_sm90a": "x", "cluster_sm90a": "*static_cast<const hc::TensorMap*>(x)"}
 KERNEL = """namespace of{i} {{
 {structs}
 }}
-extern "C" const char* kernel{i}(const hc::Launch* launch, const hc::How* how, const hc::Extent* known, int extents, const void* x, const hc::u32* w,
+extern "C" __attribute__((visibility("default"))) const char* kernel{i}(const hc::Launch* launch, const hc::How* how, const hc::Extent* known, int extents, const void* x, const hc::u32* w,
                                  const void* ws, const void* z, const void* w2, const void* bias, const float* s, const int* rows, const int* experts,
                                  int part, void* y, int m, int* arrived, void* sums) {{
   using namespace of{i};
@@ -62,11 +63,11 @@ class EmulationFault(AssertionError):
 
 
 class EmulatedBlocks(FakeDevice):
-    """late: when copies arrive.  late_products: when products of a warpgroup do.  backwards: who goes on first."""
+    """late: when copies arrive.  late_products: when products of a warpgroup do.  order: who goes on first, of ORDERS."""
 
     late = False
     late_products = False
-    backwards = False
+    order = "forwards"
 
     def __init__(self, folder: Path, sources: Sequence[KernelSource], changes: Sequence[Change] = ()) -> None:
         super().__init__(folder)
@@ -80,6 +81,7 @@ class EmulatedBlocks(FakeDevice):
             parts.append(KERNEL.format(i=i, structs=structs, family=kernels[text], x=FAMILIES[kernels[text]]))
         (folder / "kernels.cpp").write_text("\n".join(parts))
         command = [COMPILER, "-std=c++17", "-O1", "-ftree-vectorize", "-fno-strict-aliasing", "-Wno-unknown-pragmas", "-shared", "-fPIC"]
+        command += ["-fvisibility=hidden"]  # or variables of functions are those of every library that was loaded
         command += ["-U_FORTIFY_SOURCE"]  # which takes a jump to another stack for a mistake
         command += [f"-I{folder / 'templates'}", f"-I{HERE}", str(folder / "kernels.cpp"), "-o", str(folder / "kernels.so")]
         subprocess.run(command, check=True)
@@ -100,7 +102,7 @@ class EmulatedBlocks(FakeDevice):
             return
         tuning = read_back(source.generated, "Tuning", Tuning)
         launch = (ctypes.c_int * 6)(*grid, threads, tuning.cluster, tuning.blocks, shared)
-        how = (ctypes.c_bool * 3)(self.late, self.late_products, self.backwards)
+        how = (ctypes.c_int * 3)(self.late, self.late_products, ORDERS.index(self.order))
         arrays = [a.array if isinstance(a, TensorMap) else a for a in arguments if isinstance(a, np.ndarray | TensorMap)]
         known = (ctypes.c_longlong * (2 * len(arrays)))(*(number for a in arrays for number in (a.ctypes.data, a.nbytes)))
         words = [a.words if isinstance(a, TensorMap) else a for a in arguments]

@@ -33,9 +33,12 @@ namespace hc {
 
 constexpr int kRoom = 227 << 10, kBlocks = 2, kBefore = 384;  // bytes that lie before those that a launch asks for: not at a multiple of 1024
 
-// How a launch goes on. backwards: threads, blocks and clusters take turns from the last to the first.
+// Who goes on first: in order; in the opposite order, blocks and clusters too; the first two lanes of each warp, as far as they can.
+enum class Order : int { forwards, backwards, leaders };
+
 struct How {
-  bool late_copies, late_products, backwards;
+  int late_copies, late_products;
+  Order order;
 };
 
 // A launch: `cluster` blocks side by side are a cluster; room: bytes of shared memory that are asked for.  blocks: of a multiprocessor.
@@ -188,12 +191,15 @@ inline void resume(Fiber& f) {
   setcontext(&f.context);
 }
 
-// One turn for each thread of a block that can go on; whether any could.
-inline bool turn_of(int block) {
+// What has turn i of so many.
+inline int at_turn(int i, int count) { return how.order == Order::backwards ? count - 1 - i : i; }
+
+// One turn for each thread of a block that can go on, of the first lanes of warps or of all; whether any could.
+inline bool turn_of(int block, int lanes) {
   bool any = false;
   for (int i = 0; i < launched.threads; i++) {
-    Fiber& f = fibers[block * launched.threads + (how.backwards ? launched.threads - 1 - i : i)];
-    if (f.ended || (f.wait.over && !f.wait.over(f.wait))) continue;
+    Fiber& f = fibers[block * launched.threads + at_turn(i, launched.threads)];
+    if (f.thread % 32 >= lanes || f.ended || (f.wait.over && !f.wait.over(f.wait))) continue;
     f.wait = {}, any = true;
     resume(f);
   }
@@ -216,7 +222,9 @@ inline bool turn_of(int block) {
 inline void take_turns() {
   for (;;) {
     bool any = false, ended = true;
-    for (int i = 0; i < launched.cluster && !any; i++) any = turn_of(how.backwards ? launched.cluster - 1 - i : i);
+    for (int lanes = how.order == Order::leaders ? 2 : 32; lanes <= 32 && !any; lanes += 30) {
+      for (int i = 0; i < launched.cluster && !any; i++) any = turn_of(at_turn(i, launched.cluster), lanes);
+    }
     if (any) continue;
     for (const Fiber& f : fibers) ended = ended && f.ended;
     if (late.empty() && ended) return;
@@ -254,7 +262,7 @@ inline const char* run(const Launch& l, const How& h, const Extent* extents, int
   const int across = l.columns / l.cluster, clusters = across * l.tiles;
   if (l.columns % l.cluster || l.cluster > kBlocks || l.room + kBefore > kRoom) fail("no such launch");
   for (volatile int i = 0; i < clusters; i = i + 1) {
-    const int cluster = h.backwards ? clusters - 1 - i : i;
+    const int cluster = at_turn(i, clusters);
     first_block = cluster % across * l.cluster, blockIdx.y = cluster / across;
     run_cluster();
   }
