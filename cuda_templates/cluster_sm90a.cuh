@@ -107,6 +107,7 @@ __device__ void cluster_sm90a(const TensorMap& x, const Tensors& all, const floa
       if constexpr (!kIsFirst) {
         wait_for_products<1>();
         if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>());
+        if constexpr (kItem == 0 && S::kActGroups > 0) __syncwarp();  // every lane has read the scales of x of the stage that the first ones release
         if (kItem == 0) all_stages.template release<S::kCluster>(before, lane);
       }
       if constexpr (kItem + 1 < S::kItems) {

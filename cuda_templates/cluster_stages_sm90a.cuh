@@ -35,8 +35,8 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static constexpr int kActGroup = C::act_scale == ActScale::group ? C::act_group : 0;
   static constexpr int kActGroups = kActGroup == 0 ? 0 : kActGroup < kTileK ? kTileK / (kActGroup ? kActGroup : 1) : 1;
   static constexpr int kWholeGroupsOfRow = kActGroup ? ceil_to(L::k, kActGroup ? kActGroup : 1) / (kActGroup ? kActGroup : 1) : 1;
-  // Steps whose operands are made at once: two sets of them are alive. Fewer where registers are wanted for two more sets of sums, and scales of x
-  static constexpr int kSegmentSteps = kSegmentK / kStep, kMostSteps = kActGroups > 0 ? 1 : kOnTheWay ? 2 : kSteps;
+  // Steps whose operands are made at once: two sets of them are alive. Fewer where registers are wanted: for two more sets of sums, scales of x, a second block
+  static constexpr int kSegmentSteps = kSegmentK / kStep, kMostSteps = kActGroups > 0 ? 1 : kOnTheWay || T::blocks > 1 ? 2 : kSteps;
   static constexpr int kItemSteps = kSegmentSteps < kMostSteps ? kSegmentSteps : kMostSteps;
   static constexpr int kItems = kSteps / kItemSteps, kItemsOfSegment = kSegmentSteps / kItemSteps;
   static constexpr int kActAt = Stage::kZerosAt + Stage::kGroups * Stage::kZeroBytes, kActBytes = 4 * kTileM;

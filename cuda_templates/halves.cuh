@@ -1,5 +1,5 @@
 // 16-bit floats: from float32, nearest even; two of them at once. Every number of codes.cuh fits exactly.
-// A C++ compiler gets functions of its own, right where the result is exact: the tests read operands.cuh with them.
+// A C++ compiler gets functions of its own, which round the same: the tests run kernels with them.
 #pragma once
 
 #include "numbers.cuh"
@@ -83,15 +83,21 @@ HC_FN u8 to_e2m1(float x) {
 
 #else
 
+// Without its lowest kDropped bits, nearest even; what carries out of a fraction is the next exponent.
+template <int kDropped>
+HC_FN u32 without_bits(u32 bits) {
+  return (bits + (1u << (kDropped - 1)) - 1 + (bits >> kDropped & 1)) >> kDropped;
+}
+
 template <Half kHalf>
 HC_FN u16 to_half(float x) {
-  const u32 bits = as_bits(x), sign = bits >> 16 & 0x8000;
-  if (kHalf == Half::bf16) return u16(bits >> 16);
-  const int exponent = int(bits >> 23 & 255) - 127;
-  if (exponent == 128) return u16(sign | 0x7C00 | (bits >> 13 & 0x3FF));
-  const float magnitude = as_float(bits & 0x7FFFFFFF);
-  if (exponent < -14) return u16(sign | u32(magnitude * 16777216.0f));
-  return u16(sign | u32(exponent + 15) << 10 | (bits >> 13 & 0x3FF));
+  constexpr u32 kInfinity = 0x7F800000, kSmallestNormal = 113u << 23, kRoundsToInfinity = 0x477FF000;  // of float16, as float32
+  const u32 bits = as_bits(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7FFFFFFF;
+  if (magnitude > kInfinity) return u16(sign | 0x7FFF);
+  if (kHalf == Half::bf16) return u16(sign | without_bits<16>(magnitude));
+  if (magnitude >= kRoundsToInfinity) return u16(sign | 0x7C00);
+  if (magnitude < kSmallestNormal) return u16(sign | u32(__builtin_rintf(as_float(magnitude) * 16777216.0f)));
+  return u16(sign | without_bits<13>(magnitude - (112u << 23)));
 }
 
 template <Half kHalf>

@@ -1,0 +1,111 @@
+"""What tests of kernels on a CPU share: layers of some size, the ways in which copies, products and threads take turns, checks against float64.
+
+In: a Spec, a family.  Out: assertions that name the layer and the way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import Case, Spec
+from emulated_block import ORDERS, Change, EmulatedBlocks, EmulationFault
+from emulation import COMPILER
+
+from humming_convert.gemm import tasks
+from humming_convert.gemm.check import Checker, LayerCheck, random_rows
+from humming_convert.gemm.families import Family
+from humming_convert.gemm.multiplier import Multiplier, source_of
+from humming_convert.gemm.reference import Reference
+
+needs_compiler = pytest.mark.skipif(
+    COMPILER is None or sys.platform != "linux", reason="no C++ compiler that emulated_threads.hpp is for"
+)
+WAYS = tuple(itertools.product((False, True), (False, True), ORDERS))
+"""late copies, late products, who goes on first"""
+
+
+class Wide(Spec):
+    """Two tiles of W, which make a cluster; more tiles of K than there are stages."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return 256, 1024 if self.act != "16" else 512
+
+
+def wide(spec: Spec, **changed: Any) -> Wide:
+    """The same layer, larger."""
+    return Wide(**{name: getattr(spec, name) for name in Spec.__slots__} | changed)
+
+
+def checker_of(spec: Spec, family: Family, rounds: bool = False) -> Checker:
+    packed = spec.packed()
+    case = Case.of(spec, packed.recipe, 90, rounds)
+    tensors = {role: np.ascontiguousarray(x) for role, x in packed.tensors.items()}
+    reference = Reference(packed.recipe.config.as_dict(), packed.recipe.pair.target, packed.recipe.environment, tensors)
+    return Checker(None, case.layer, case.compute, tensors, reference.weights, reference.bias, 0.25, family=family)  # type: ignore[arg-type]
+
+
+def go(device: EmulatedBlocks, way: tuple[bool, bool, str]) -> None:
+    device.late, device.late_products, device.order = way
+
+
+def assert_right(checkers: Iterable[tuple[Checker, tuple[int, ...]]], folder: Path, ways: int = 1) -> int:
+    """Products of some numbers of rows and every weight by unit vectors, against float64, in `ways` of WAYS, by turns."""
+    checkers = list(checkers)
+    device = EmulatedBlocks(folder, [source for checker, rows in checkers for source in checker.sources(rows)])
+    turns = itertools.cycle(WAYS)
+    for checker, rows in checkers:
+        checker.device = device
+        for way in itertools.islice(turns, ways):
+            go(device, way)
+            found = checker.check(rows)
+            assert found.ok and found.weights, (checker.layer, way, [str(w) for w in found.wrong])
+        next(turns)
+    return len(checkers)
+
+
+def assert_groups_right(checker: Checker, folder: Path, each: int) -> None:
+    """Rows of experts that come contiguous or masked, against float64; other rows are not touched. The last expert has one row less than room."""
+    layer, experts = checker.layer, checker.layer.experts
+    assert experts
+    device = EmulatedBlocks(folder, [source_of(checker.family, layer, checker.compute, each, task.name) for task in (tasks.Contiguous, tasks.Masked)])
+    checker.device = device
+    given = checker.given if checker.compute.wants_given_scale else None
+    multiplier = Multiplier.of(device, layer, checker.compute, checker.packed, given, checker.family)
+    counts = np.full(experts, each, np.int32)
+    counts[-1] -= 1
+    bits = random_rows(each * experts, layer.k, layer.half, np.random.default_rng(3))
+    q, scale = multiplier.quantize(device.put(bits))
+    meant = checker._meant(LayerCheck(), bits, q, scale)
+    contiguous = np.pad(tasks.contiguous(counts), (0, each * experts - counts.sum()), constant_values=tasks.NOBODY)
+    of_rows = ((tasks.Contiguous(counts), contiguous), (tasks.Masked(counts), tasks.masked(counts, each)))
+    for (task, of_row), way in itertools.product(of_rows, WAYS[::5]):
+        go(device, way)
+        have = multiplier.multiply(q, scale, task).astype(np.float64)
+        for e in range(experts):
+            mine, w, bias = of_row == e, checker.weights(e), checker.bias(e)
+            size = np.abs(meant[mine]) @ np.abs(w).T + np.abs(bias)
+            off = np.abs(have[mine] - (meant[mine] @ w.T + bias))
+            assert mine.any() and (off <= checker.sum_tolerance(each * experts) * size).all(), (task.name, e, way)
+        assert np.isnan(have[of_row < 0]).all(), (task.name, way)
+
+
+def seen(checker: Checker, folder: Path, rows: int, change: Change) -> str | None:
+    """What shows of a kernel from a changed template, in the first of WAYS that shows it: wrong numbers, or what it did that it may not do."""
+    checker.device = device = EmulatedBlocks(folder, checker.sources((rows,)), (change,))
+    for way in WAYS:
+        go(device, way)
+        try:
+            found = replace(checker).check((rows,))
+        except EmulationFault as fault:
+            return str(fault)
+        if not found.ok:
+            return str(found.wrong[0])
+    return None

@@ -1,0 +1,143 @@
+"""The Hopper family for many rows on a CPU: its own kernel, clusters of blocks, copies by the hardware, products of warpgroups (emulated_block.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cases import Case, Spec, fast_specs, selected
+from emulated_block import Change
+from emulated_checks import WAYS, Wide, assert_groups_right, assert_right, checker_of, needs_compiler, seen, wide
+
+from humming_convert.gemm import cluster_sm90a
+from humming_convert.gemm.cluster_sm90a import SIZES, Size
+
+ROWS = (1, 17, 64, 130, 300)  # a tile size each, and tiles of rows that are not full
+SPECS = fast_specs()["cluster_sm90a"]
+EXPERTS = {
+    "words and groups": wide(SPECS[0], seed=3),
+    "scales of activations": wide(SPECS[11], seed=9),
+}
+
+
+def taken(spec: Spec, rounds: bool) -> bool:
+    recipe = spec.recipe()
+    assert recipe is not None
+    case = Case.of(spec, recipe, 90, rounds)
+    return cluster_sm90a.why_not(case.layer, case.compute, 90) is None
+
+
+@pytest.fixture
+def few_stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stages are used again, and K has two parts at most."""
+    sizes = {bits: {m: Size(3, s.cluster, s.blocks) for m, s in of.items()} for bits, of in SIZES.items()}
+    monkeypatch.setattr(cluster_sm90a, "SIZES", sizes)
+    whole = cluster_sm90a.parts_of
+    monkeypatch.setattr(cluster_sm90a, "parts_of", lambda *about: min(2 if about[3] >= 64 else 1, whole(*about)))
+
+
+# --- The kernel itself
+
+
+@needs_compiler
+@pytest.mark.usefixtures("few_stages")
+def test_the_kernel_gives_float64_products_and_every_single_weight(tmp_path: Path) -> None:
+    rows = [ROWS[i % len(ROWS)] for i in range(len(SPECS))]
+    assert assert_right([(checker_of(wide(s), cluster_sm90a, True), (m,)) for s, m in zip(SPECS, rows, strict=True)], tmp_path) == 12
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_stages")
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("part", range(4))
+def test_every_tile_gives_float64_products_in_every_way_in_which_copies_and_products_come(rows: int, part: int, tmp_path: Path) -> None:
+    checkers = [(checker_of(wide(s), cluster_sm90a, True), (rows,)) for s in SPECS[part::4]]
+    assert assert_right(checkers, tmp_path, ways=len(WAYS)) == 3
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_tilings_as_they_are_chosen_give_float64_products(part: int, tmp_path: Path) -> None:
+    """As many parts of K as there are tiles, and more stages than those; rounded weights and exact ones."""
+    checkers = [
+        (checker_of(wide(s), cluster_sm90a, rounds), (17, 300)) for s in SPECS[part::4] for rounds in (True, False) if taken(s, rounds)
+    ]
+    assert assert_right(checkers, tmp_path, ways=2) >= 3
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(12))
+def test_the_kernel_gives_float64_products_and_every_single_weight_in_every_layer(part: int, tmp_path: Path) -> None:
+    """Layers with experts by their first task, which is dense for no other."""
+    mine = [s for s in selected() if taken(s, True)]
+    assert len(mine) == 177
+    checkers = [(checker_of(s, cluster_sm90a, True), (ROWS[i % len(ROWS)],)) for i, s in enumerate(mine[part::12])]
+    assert assert_right([(c, rows) for c, rows in checkers if not c.layer.experts], tmp_path) > 5
+
+
+@needs_compiler
+@pytest.mark.usefixtures("few_stages")
+@pytest.mark.parametrize("spec", EXPERTS.values(), ids=EXPERTS)
+@pytest.mark.parametrize("each", [20, pytest.param(150, marks=pytest.mark.slow)])
+def test_rows_of_experts_that_lie_side_by_side_give_float64_products(spec: Wide, each: int, tmp_path: Path) -> None:
+    assert_groups_right(checker_of(spec, cluster_sm90a, True), tmp_path, each)
+
+
+# --- That a fault shows
+
+KERNEL, STAGES = "cluster_sm90a.cuh", "cluster_stages_sm90a.cuh"
+WORDS, INTEGERS, GROUPS = wide(SPECS[0]), wide(SPECS[9]), wide(SPECS[11])
+WAIT = """        wait_for_products<1>();
+        if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>());
+        if constexpr (kItem == 0 && S::kActGroups > 0) __syncwarp();  // every lane has read the scales of x of the stage that the first ones release
+"""
+RELEASE = "        if (kItem == 0) all_stages.template release<S::kCluster>(before, lane);\n"
+EXPECTED, CLUSTER_BEGINS, CLUSTER_ENDS = "Stage::kPanelBytes + kTileBytesOfW", "cluster_arrive(), cluster_wait();", "kCluster > 1) cluster_wait();"
+# what is wrong -> a layer that shows it, and one change
+FAULTS = {
+    "the first tile is not waited for": (WORDS, Change(KERNEL, "  all_stages.wait(now);\n  make_operands", "  make_operands")),
+    "a tile is not waited for": (WORDS, Change(KERNEL, "          all_stages.wait(now);\n", "")),
+    "a stage is released before its products": (WORDS, Change(KERNEL, WAIT + RELEASE, RELEASE + WAIT)),
+    "a stage is released before all lanes have read its scales": (GROUPS, Change(KERNEL, "S::kActGroups > 0) __syncwarp();", "false) __syncwarp();")),
+    "a stage is released to its own block alone": (WORDS, Change(STAGES, "if (lane < kCluster)", "if (lane == 0)")),
+    "a stage is filled before it is free": (WORDS, Change(STAGES, "stages.wait_until_free(at, tile - begin);\n    const u32", "const u32")),
+    "scales come before a stage is free": (GROUPS, Change(STAGES, "stages.wait_until_free(at, tile - begin);\n    float", "float")),
+    "scales are not waited for": (GROUPS, Change(STAGES, "kFilling = kActGroups > 0 ? 2 : 1", "kFilling = 1")),
+    "fewer bytes are expected": (WORDS, Change(STAGES, EXPECTED, EXPECTED + " - 16")),
+    "more bytes are expected": (WORDS, Change(STAGES, EXPECTED, EXPECTED + " + 16")),
+    "rows of x of the other block are not expected": (WORDS, Change(STAGES, EXPECTED, "Stage::kPanelBytes / kCluster + kTileBytesOfW")),
+    "a box goes to the place of the other block's": (WORDS, Change(STAGES, "stage + rank * S::kBoxRows * 128", "stage")),
+    "an operand is made in the place of one that is multiplied": (
+        INTEGERS,
+        Change(KERNEL, "kItem + 1>(a[1 - kOperands]", "kItem + 1>(a[kOperands]"),
+    ),
+    "products are waited for too late": (INTEGERS, Change(KERNEL, "wait_for_products<1>();", "wait_for_products<2>();")),
+    "the last products are not waited for": (WORDS, Change(KERNEL, "wait_for_products<0>();\n    if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>())", "")),
+    "registers are not made ready": (WORDS, Change(KERNEL, "      ready();\n", "")),
+    "sums are stored over the last stage": (WORDS, Change(KERNEL, "sync_first<S::kMultiplying>();\n  if constexpr (S::kCluster", "if constexpr (S::kCluster")),
+    "sums are read before all are stored": (WORDS, Change(KERNEL, "sync_first<S::kMultiplying>();\n  // Row", "  // Row")),
+    "the other block's barriers are not waited for": (WORDS, Change(KERNEL, CLUSTER_BEGINS, "__syncthreads();")),
+    "a block leaves before the other one is through": (WORDS, Change(KERNEL, CLUSTER_ENDS, "kCluster > 1) return;")),
+    "more registers are asked for than there are": (WORDS, Change(STAGES, "/ kMultiplying / 8 * 8;", "/ kMultiplying / 8 * 8 + 8;")),
+}
+ALWAYS = (
+    "a tile is not waited for",
+    "a stage is released before its products",
+    "fewer bytes are expected",
+    "an operand is made in the place of one that is multiplied",
+    "a block leaves before the other one is through",
+)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("few_stages")
+@pytest.mark.parametrize("what", [w if w in ALWAYS else pytest.param(w, marks=pytest.mark.slow) for w in FAULTS])
+def test_a_fault_in_the_kernel_shows(what: str, tmp_path: Path) -> None:
+    spec, change = FAULTS[what]
+    shown = seen(checker_of(spec, cluster_sm90a, True), tmp_path, 16, change)
+    print(what, "::", shown)
+    assert shown is not None
