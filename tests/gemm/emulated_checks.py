@@ -24,9 +24,7 @@ from humming_convert.gemm.families import Family
 from humming_convert.gemm.multiplier import Multiplier, source_of
 from humming_convert.gemm.reference import Reference
 
-needs_compiler = pytest.mark.skipif(
-    COMPILER is None or sys.platform != "linux", reason="no C++ compiler that emulated_threads.hpp is for"
-)
+needs_compiler = pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C++ compiler that emulated_threads.hpp is for")
 WAYS = tuple(itertools.product((False, True), (False, True), ORDERS))
 """late copies, late products, who goes on first"""
 
@@ -75,7 +73,9 @@ def assert_groups_right(checker: Checker, folder: Path, each: int) -> None:
     """Rows of experts that come contiguous or masked, against float64; other rows are not touched. The last expert has one row less than room."""
     layer, experts = checker.layer, checker.layer.experts
     assert experts
-    device = EmulatedBlocks(folder, [source_of(checker.family, layer, checker.compute, each, task.name) for task in (tasks.Contiguous, tasks.Masked)])
+    device = EmulatedBlocks(
+        folder, [source_of(checker.family, layer, checker.compute, each, task.name) for task in (tasks.Contiguous, tasks.Masked)]
+    )
     checker.device = device
     given = checker.given if checker.compute.wants_given_scale else None
     multiplier = Multiplier.of(device, layer, checker.compute, checker.packed, given, checker.family)

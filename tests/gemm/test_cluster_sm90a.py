@@ -96,13 +96,20 @@ WAIT = """        wait_for_products<1>();
         if constexpr (kItem == 0 && S::kActGroups > 0) __syncwarp();  // every lane has read the scales of x of the stage that the first ones release
 """
 RELEASE = "        if (kItem == 0) all_stages.template release<S::kCluster>(before, lane);\n"
-EXPECTED, CLUSTER_BEGINS, CLUSTER_ENDS = "Stage::kPanelBytes + kTileBytesOfW", "cluster_arrive(), cluster_wait();", "kCluster > 1) cluster_wait();"
+EXPECTED, CLUSTER_BEGINS, CLUSTER_ENDS = (
+    "Stage::kPanelBytes + kTileBytesOfW",
+    "cluster_arrive(), cluster_wait();",
+    "kCluster > 1) cluster_wait();",
+)
 # what is wrong -> a layer that shows it, and one change
 FAULTS = {
     "the first tile is not waited for": (WORDS, Change(KERNEL, "  all_stages.wait(now);\n  make_operands", "  make_operands")),
     "a tile is not waited for": (WORDS, Change(KERNEL, "          all_stages.wait(now);\n", "")),
     "a stage is released before its products": (WORDS, Change(KERNEL, WAIT + RELEASE, RELEASE + WAIT)),
-    "a stage is released before all lanes have read its scales": (GROUPS, Change(KERNEL, "S::kActGroups > 0) __syncwarp();", "false) __syncwarp();")),
+    "a stage is released before all lanes have read its scales": (
+        GROUPS,
+        Change(KERNEL, "S::kActGroups > 0) __syncwarp();", "false) __syncwarp();"),
+    ),
     "a stage is released to its own block alone": (WORDS, Change(STAGES, "if (lane < kCluster)", "if (lane == 0)")),
     "a stage is filled before it is free": (WORDS, Change(STAGES, "stages.wait_until_free(at, tile - begin);\n    const u32", "const u32")),
     "scales come before a stage is free": (GROUPS, Change(STAGES, "stages.wait_until_free(at, tile - begin);\n    float", "float")),
@@ -116,9 +123,15 @@ FAULTS = {
         Change(KERNEL, "kItem + 1>(a[1 - kOperands]", "kItem + 1>(a[kOperands]"),
     ),
     "products are waited for too late": (INTEGERS, Change(KERNEL, "wait_for_products<1>();", "wait_for_products<2>();")),
-    "the last products are not waited for": (WORDS, Change(KERNEL, "wait_for_products<0>();\n    if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>())", "")),
+    "the last products are not waited for": (
+        WORDS,
+        Change(KERNEL, "wait_for_products<0>();\n    if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>())", ""),
+    ),
     "registers are not made ready": (WORDS, Change(KERNEL, "      ready();\n", "")),
-    "sums are stored over the last stage": (WORDS, Change(KERNEL, "sync_first<S::kMultiplying>();\n  if constexpr (S::kCluster", "if constexpr (S::kCluster")),
+    "sums are stored over the last stage": (
+        WORDS,
+        Change(KERNEL, "sync_first<S::kMultiplying>();\n  if constexpr (S::kCluster", "if constexpr (S::kCluster"),
+    ),
     "sums are read before all are stored": (WORDS, Change(KERNEL, "sync_first<S::kMultiplying>();\n  // Row", "  // Row")),
     "the other block's barriers are not waited for": (WORDS, Change(KERNEL, CLUSTER_BEGINS, "__syncthreads();")),
     "a block leaves before the other one is through": (WORDS, Change(KERNEL, CLUSTER_ENDS, "kCluster > 1) return;")),
