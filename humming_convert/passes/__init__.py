@@ -5,7 +5,7 @@
 Facts: architecture.md 5, layouts.md 5.
 """
 
-from humming_convert.passes.aux_values import AUX_KINDS, Aux, address, empty_lines
+from humming_convert.passes.aux_values import AUX_KINDS, LINE, Aux, address, empty_lines
 from humming_convert.passes.block_calls import Bases, BlockCalls, block_calls
 from humming_convert.passes.blocks import (
     PACKINGS,
@@ -43,6 +43,7 @@ from humming_convert.passes.strips import add_turn, strip_shape, turns
 __all__ = [
     "AUX_KINDS",
     "BLOCK",
+    "LINE",
     "LINEAR",
     "PACKINGS",
     "SMALL_PASSES",
