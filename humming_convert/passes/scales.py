@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from humming_convert.layouts.config import ScalePlace
 from humming_convert.layouts.scales import place_scales as place_slowly
-from humming_convert.passes.aux_values import LINE, address
+from humming_convert.passes.aux_values import LINE, address, empty_lines
 from humming_convert.passes.blocks import NOWHERE
 from humming_convert.passes.calls import At, Listing, function
 from humming_convert.passes.known import tiles
@@ -28,6 +28,7 @@ from humming_convert.passes.route import ROW, Purpose, Route
 Array = NDArray[Any]
 MAX_REGISTERS = 64
 SMALL = 1 << 14  # scales; below, numpy is faster than the tables of a pass
+CACHED = 1 << 19  # bytes of placed scales that stay in the second-level cache beside those that are read
 
 
 class _Linear(Struct, frozen=True):
@@ -158,14 +159,15 @@ def place_scale(scale: Array, place: ScalePlace, ppu: bool) -> Array:
 def place_scales(scales: Array, place: ScalePlace, ppu: bool) -> Array:
     """The same for every expert [E, N', G]."""
     experts, n, g = scales.shape
-    strides = scales.strides[1], scales.strides[2]
-    shape = ScaleShape(place=place, ppu=ppu, n=n, g=g, n_total=n, width=scales.itemsize * 8, strides=strides)
+    strides, past = (scales.strides[1], scales.strides[2]), scales.strides[2] == scales.itemsize and scales.nbytes > CACHED
+    shape = ScaleShape(place=place, ppu=ppu, n=n, g=g, n_total=n, width=scales.itemsize * 8, strides=strides, past=past)
     plan = scale_plan(shape) if n * g >= SMALL else None
     if plan is None:
         return place_slowly(scales, place, ppu)
     groups = LINEAR[place].groups
     kind, packed = (scales.dtype, (g, n)) if groups == 1 else (np.dtype("<i4"), (g // groups, n * groups // 4))
-    out, result, kernel = np.empty((experts, *packed), kind), np.zeros(8, np.int64), tiles(plan.route, "pack")
+    assert not plan.route.past or n * g * scales.itemsize % LINE == 0, shape  # every expert's begin at a line's start
+    out, result, kernel = empty_lines(scales.nbytes).view(kind).reshape(experts, *packed), np.zeros(8, np.int64), tiles(plan.route, "pack")
     for scale, to in zip(scales, out, strict=True):
         parameters = plan.parameters.copy()
         for slot, array in zip(plan.slots, (scale, to, result), strict=True):

@@ -31,7 +31,6 @@ from humming_convert.standard.parts import StoredPart, stored_parts
 
 ROLE = "weight_scale"
 WINDOW = 1 << 18  # bytes: the source's numbers, their place in memory and both files' pages stay in the second-level cache
-CACHED = 2 * WINDOW  # bytes of a window that stay there beside those of its source
 GROUPS = 2  # read again by Python: in every group the order of the rows is the same
 ROWS = 128  # of each part where it is stored row by row; a multiple of `passes.LINEAR`
 
@@ -56,7 +55,7 @@ class ScaleSort(Struct, frozen=True, kw_only=True):
         row, n, turned = self.parts[part]
         strides = (self.size, n * self.size) if turned else (groups * self.size, self.size)
         shape = passes.ScaleShape(place=self.place, ppu=self.ppu, n=n, g=groups, n_total=self.n, width=8 * self.size, strides=strides)
-        past = not turned and self.n * groups * self.size > CACHED and passes.placed_at(shape, row, 0) % passes.LINE == 0
+        past = not turned and self.n * groups * self.size > passes.CACHED and passes.placed_at(shape, row, 0) % passes.LINE == 0
         return replace(shape, past=past)
 
 

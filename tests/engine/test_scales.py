@@ -91,7 +91,7 @@ def test_rows_of_scales_too_large_for_the_cache_give_the_same_bytes(
 ) -> None:
     plan = api.plan(wide("ct-nvfp4").write(tmp_path), target=target, act=act)
     api.convert(plan, out=tmp_path / "cached")
-    monkeypatch.setattr(scale_proof, "CACHED", 0)
+    monkeypatch.setattr(passes, "CACHED", 0)
     monkeypatch.setattr(programs, "_kept", {})
     scale_proof.has_passes.cache_clear()
     past: list[bool] = []
