@@ -19,7 +19,7 @@ from humming_convert.passes.positions import BLOCK, packed_bits, padded_width, t
 from humming_convert.passes.route import Route
 
 MAX_REGISTERS = 64  # vectors of a tile
-AHEAD = 1024  # bytes: some tiles of a strip, which was written past the caches; 512 to 4096 were tried
+AHEAD = 4096  # bytes: some tiles of a strip, which was written past the caches; 512 to 16384 were tried
 
 
 class Way(Struct, frozen=True, kw_only=True):
