@@ -63,6 +63,8 @@ def _one(expert: ExpertStream, step: Step, writer: OutputWriter, at: int, digest
 
 
 # ------------------------------------------------------------------ tensors as they are
+# bases of a copy: descriptors and first bytes of the output and the source, memory of a block as it is read and as it is read back, times, the file's digest
+OUT, AT, IN, FROM, SOURCE, BACK, TIMES, COPIED = range(2, 10)
 
 
 def copy_stored(view: TensorView, writer: OutputWriter, at: int, worker: Worker) -> bool:
@@ -98,9 +100,14 @@ def _copy_in_steps(view: TensorView, writer: OutputWriter, at: int, worker: Work
 def _copy_in_list(view: TensorView, writer: OutputWriter, at: int, worker: Worker) -> bool:
     """The same as calls. A block that a call did not do whole is done in steps."""
     source, back = worker.source(0, PIECE), worker.arena.take("copied", PIECE)
-    blocks = [(start, min(PIECE, view.nbytes - start)) for start in range(0, view.nbytes, PIECE)]
+    blocks = _copied_blocks(view.nbytes)
     times = np.zeros((len(blocks), 4, 2), np.int64)
-    calls = _copies(blocks, view, at, worker.files.descriptor(view), writer, (passes.address(source), passes.address(back)), times)
+    bases = np.zeros(COPIED + 1, np.int64)
+    bases[OUT], bases[AT], bases[IN], bases[FROM] = writer.fd, at, worker.files.descriptor(view), view.offset
+    bases[SOURCE], bases[BACK], bases[TIMES] = passes.address(source), passes.address(back), passes.address(times)
+    bases[COPIED] = writer.digest_state
+    linked = programs.kept(("copies", PIECE, view.nbytes), lambda: _copies(view.nbytes)).linked(bases)
+    calls = linked.calls
     many, done = len(calls) // len(blocks), 0
     while done < len(calls):
         before = done // many
@@ -123,30 +130,27 @@ def _copy_in_list(view: TensorView, writer: OutputWriter, at: int, worker: Worke
     return True
 
 
-def _copies(
-    blocks: list[tuple[int, int]],
-    view: TensorView,
-    at: int,
-    fd: int,
-    writer: OutputWriter,
-    memory: tuple[int, int],
-    times: NDArray[np.int64],
-) -> NDArray[np.int64]:
+def _copied_blocks(nbytes: int) -> list[tuple[int, int]]:
+    return [(start, min(PIECE, nbytes - start)) for start in range(0, nbytes, PIECE)]
+
+
+def _copies(nbytes: int) -> passes.Program:
     """Nine calls a block: the time, read, the time, write, the time, read back, digest, compare, the time."""
     read, write, clock = passes.function("pread64", "pread"), passes.function("pwrite64", "pwrite"), passes.function("clock_gettime")
-    listing, (source, back) = passes.Listing(), memory
-    for (start, n), stamps in zip(blocks, times, strict=True):
-        stamp = passes.address(stamps)
-        listing.call(clock, time.CLOCK_MONOTONIC, stamp)
-        listing.call(read, fd, source, n, view.offset + start, want=n)
-        listing.call(clock, time.CLOCK_MONOTONIC, stamp + 16)
-        listing.call(write, writer.fd, source, n, at + start, want=n)
-        listing.call(clock, time.CLOCK_MONOTONIC, stamp + 32)
-        listing.call(read, writer.fd, back, n, at + start, want=n)
-        listing.call(update_call(), writer.digest_state, back, n)
-        listing.call(passes.function("memcmp"), source, back, n)
-        listing.call(clock, time.CLOCK_MONOTONIC, stamp + 48)
-    return listing.done().calls
+    listing = passes.Listing()
+    for number, (start, n) in enumerate(_copied_blocks(nbytes)):
+        stamps = [passes.At(TIMES, 16 * (4 * number + i)) for i in range(4)]
+        place = passes.At(AT, start)
+        listing.call(clock, time.CLOCK_MONOTONIC, stamps[0])
+        listing.call(read, passes.At(IN), passes.At(SOURCE), n, passes.At(FROM, start), want=n)
+        listing.call(clock, time.CLOCK_MONOTONIC, stamps[1])
+        listing.call(write, passes.At(OUT), passes.At(SOURCE), n, place, want=n)
+        listing.call(clock, time.CLOCK_MONOTONIC, stamps[2])
+        listing.call(read, passes.At(OUT), passes.At(BACK), n, place, want=n)
+        listing.call(update_call(), passes.At(COPIED), passes.At(BACK), n)
+        listing.call(passes.function("memcmp"), passes.At(SOURCE), passes.At(BACK), n)
+        listing.call(clock, time.CLOCK_MONOTONIC, stamps[3])
+    return listing.done()
 
 
 class _Calls:

@@ -48,15 +48,20 @@ def fused_scales(
     top = max, bot = min of a row (or expert), low = top - min(top - bot, R):  d = max(s, low) - s,
     new = max(s, low) - low + plus, factor = 2^(low - 127) / 2.  ranges, raised: passes that do the same as the defaults.
     """
-    new, offsets = np.empty_like(codes), np.empty_like(codes)
+    new = np.empty_like(codes)
+    offsets: U8 | None = None
     factor = np.empty(codes.shape[:2] if per_row else codes.shape[:1], np.float32)
     for expert, c in enumerate(codes):  # one at a time: what is made on the way stays in the cache
-        top, bottom = ranges(c)
-        if not per_row:
-            top, bottom = top.max(keepdims=True), bottom.min(keepdims=True)
+        top, bottom = ranges(c) if per_row else (c.max(keepdims=True)[0], c.min(keepdims=True)[0])
         low = top - np.minimum(top - bottom, np.uint8(limit))  # bytes throughout: top >= low >= bottom, so that no difference wraps
-        raised(c, np.broadcast_to(low, len(c)), plus, new[expert], offsets[expert])
+        if not per_row and low[0] == bottom[0]:  # nearly always
+            np.subtract(c, low - np.uint8(plus), out=new[expert])  # as an array it may wrap
+        else:
+            offsets = np.zeros_like(codes) if offsets is None else offsets
+            raised(c, np.broadcast_to(low, len(c)), plus, new[expert], offsets[expert])
         factor[expert] = np.ldexp(np.float32(1), low.astype(np.int32) - 128).reshape(factor.shape[1:])
+    if offsets is None:  # the zeros of one expert are those of all
+        offsets = np.broadcast_to(np.zeros(codes.shape[1:], np.uint8), codes.shape)
     return new, offsets, factor
 
 

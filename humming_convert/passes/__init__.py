@@ -5,7 +5,7 @@
 Facts: architecture.md 5, layouts.md 5.
 """
 
-from humming_convert.passes.aux_values import AUX_KINDS, Aux, address, empty_lines
+from humming_convert.passes.aux_values import AUX_KINDS, LINE, Aux, address, empty_lines
 from humming_convert.passes.block_calls import Bases, BlockCalls, block_calls
 from humming_convert.passes.blocks import (
     PACKINGS,
@@ -35,7 +35,7 @@ from humming_convert.passes.padding import (
     windows,
 )
 from humming_convert.passes.positions import BLOCK, STRIP
-from humming_convert.passes.scales import LINEAR, ScaleShape, add_scales, place_scale, placed_at, scale_plan
+from humming_convert.passes.scales import CACHED, LINEAR, ScaleShape, add_scales, place_scale, placed_at, scale_plan
 from humming_convert.passes.scans import any_zero_code, count_nan_e4m3, group_has_magnitude, group_top_and_bottom
 from humming_convert.passes.small import SMALL_PASSES, add_look_up, look_up
 from humming_convert.passes.strips import add_turn, strip_shape, turns
@@ -43,6 +43,8 @@ from humming_convert.passes.strips import add_turn, strip_shape, turns
 __all__ = [
     "AUX_KINDS",
     "BLOCK",
+    "CACHED",
+    "LINE",
     "LINEAR",
     "PACKINGS",
     "SMALL_PASSES",

@@ -61,7 +61,8 @@ def _read(e: Emitter, route: Route, at: Value) -> list[Words]:
 
 
 def _announce(e: Emitter, route: Route, at: Value) -> None:
-    """Rows lie pages apart, where no processor looks ahead: fetch what the next entry of `outer` will read."""
+    """Fetches a tile's source: of the next entry of `outer` where rows lie pages apart, or `ahead` of this one, since no processor looks
+    beyond a page."""
     for place in v.offsets(e.b, at, [e.value[f"s:{x}"] for x in route.source_registers[route.near :]]):
         v.prefetch(e.b, e.pointer("source"), place)
 
@@ -192,6 +193,8 @@ def tile_kernel(route: Route, purpose: Purpose) -> str:
             if route.read == "vectors" and route.source[route.inside - 1][0] == "k":
                 ahead = b.select(b.icmp_signed("<", b.add(i, I64(1)), e.value["outers"]), b.add(i, I64(1)), i)
                 _announce(e, route, b.add(s, b.sub(e.entry(tables["outer"], ahead, 0), e.entry(tables["outer"], i, 0))))
+            if purpose == "pack" and route.ahead:  # a proof reads what its packing has read
+                _announce(e, route, b.add(s, I64(route.ahead)))
             if purpose == "pack":
                 _pack(e, route, (s, d, a))
             else:

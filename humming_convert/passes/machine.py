@@ -1,8 +1,9 @@
 """Machine code: compile a kernel once a machine, keep it as an object file, load it in every later process.
 
 In: the text of an LLVM module with one function `kernel(int64 *) -> int64`.  Out: a callable that runs without the interpreter's lock.
-The cache holds what this processor, this LLVM and these sources make; an entry is written only after its kernel passed its check.
-Facts: architecture.md 5; docs/decisions/050 (why not through numba).
+The cache holds what this processor, this LLVM and these sources make; an entry is written only after its kernel passed its check. LLVM is
+imported where something is compiled, or where an object cannot be loaded without it (`flat`).
+Facts: architecture.md 5; docs/decisions/050 (why not through numba), 083.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +24,28 @@ from numpy.typing import NDArray
 from xxhash import xxh3_128, xxh3_128_digest
 
 from humming_convert.passes.aux_values import address
+from humming_convert.passes.flat import Flat, flattened, placed
 
 ENVIRONMENT = "HUMMING_CONVERT_CACHE"
 DIGEST_BYTES = 16
-SHAPING = ("kernels", "machine", "maps", "orders", "positions", "route", "vector", "written")  # modules that shape a kernel's code
+SHAPING = ("flat", "kernels", "machine", "maps", "orders", "positions", "route", "vector", "written")  # modules that shape a kernel's code
+
+# names of /proc/cpuinfo, of x86-64 and aarch64: neither clocks nor numbers of cores, which change
+PROCESSOR = frozenset(
+    (b"vendor_id", b"cpu family", b"model", b"model name", b"stepping", b"flags")
+    + (b"Features", b"CPU implementer", b"CPU architecture", b"CPU variant", b"CPU part", b"CPU revision")
+)
 
 Check = Callable[["Kernel"], bool]
 
 
 class Kernel:
-    """A compiled function; holds on to the engine that owns its code. Any number of threads may call it."""
+    """A compiled function; holds on to what owns its code. Any number of threads may call it."""
 
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
+    def __init__(self, address: int, owner: object) -> None:
+        self._owner = owner
         kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, use_errno=True)
-        self.address = int(engine.get_function_address("kernel"))
+        self.address = address
         self._function = kind(self.address)
 
     def __call__(self, parameters: NDArray[np.int64]) -> int:
@@ -81,7 +90,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def _read_object(path: Path) -> bytes | None:
-    """The object, if it is whole: a digest of the rest comes first."""
+    """The entry, if it is whole: a digest of the rest comes first."""
     try:
         raw = path.read_bytes()
     except OSError:
@@ -113,11 +122,30 @@ def _host() -> tuple[Any, str, str, str]:
     return llvm, llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> bytes:
+    """What the system says of the first processor and what it can do; LLVM's words where it says nothing."""
+    try:
+        with open(cpuinfo, "rb") as file:
+            first = file.read(1 << 14).split(b"\n\n")[0]
+    except OSError:
+        first = b""
+    lines = [x for x in first.split(b"\n") if x.partition(b":")[0].strip() in PROCESSOR]
+    return b"\n".join(lines) if any(x.startswith((b"flags", b"Features")) for x in lines) else repr(_host()[1:]).encode()
+
+
+def _compiler() -> bytes:
+    """llvmlite's version as its own file has it, so that it need not be imported; by its word where there is no such file."""
+    found = find_spec("llvmlite")
+    try:
+        return (Path(str(found.origin)).with_name("_version.py") if found is not None else Path()).read_bytes()
+    except OSError:
+        return repr(_host()[0].llvm_version_info).encode()
+
+
 @lru_cache(maxsize=1)
 def _made_of() -> bytes:
-    """Digest of what shapes the code besides its key: these sources and the compiler."""
-    llvm, *host = _host()
-    digest = xxh3_128(repr((host, llvm.llvm_version_info)).encode())
+    """Digest of what shapes the code besides its key: these sources, the compiler and the processor."""
+    digest = xxh3_128(os.uname().machine.encode() + _processor() + _compiler())
     for name in SHAPING:
         digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     return digest.digest()
@@ -145,13 +173,35 @@ def compiled(text: str, cpu: str | None = None) -> bytes:
 
 
 def loaded(code: bytes) -> Kernel:
+    """The kernel of an object file, by LLVM."""
     llvm, triple, *_ = _host()
     module = llvm.parse_assembly("")
     module.triple = triple
     engine = llvm.create_mcjit_compiler(module, _target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    return Kernel(engine)
+    return Kernel(int(engine.get_function_address("kernel")), engine)
+
+
+# ---- entries of the cache: the byte at which flat code begins to run, then the code; OBJECT, then an object file
+OBJECT = (1 << 64) - 1
+ENTRY_BYTES = 8
+
+
+def entry_of(code: bytes) -> bytes:
+    """A compiled object as it is kept."""
+    flat = flattened(code, "kernel")
+    start, rest = (OBJECT, code) if flat is None else (flat.entry, flat.code)
+    return start.to_bytes(ENTRY_BYTES, "little") + rest
+
+
+def kernel_of(entry: bytes) -> Kernel | None:
+    """None where flat code cannot be run, and is to be compiled anew."""
+    start, rest = int.from_bytes(entry[:ENTRY_BYTES], "little"), entry[ENTRY_BYTES:]
+    if start == OBJECT:
+        return loaded(rest)
+    found = placed(Flat(rest, start))
+    return None if found is None else Kernel(*found)
 
 
 class Kernels:
@@ -178,17 +228,18 @@ class Kernels:
 
     def _from_cache(self, key: str) -> Kernel | None:
         path = self._path(key)
-        code = None if path is None else _read_object(path)
-        return None if code is None else loaded(code)
+        entry = None if path is None else _read_object(path)
+        return None if entry is None else kernel_of(entry)
 
     def _new(self, key: str, text: Callable[[], str], check: Check) -> Kernel:
         code = compiled(text())
-        kernel = loaded(code)
+        entry = entry_of(code)
+        kernel = kernel_of(entry) or loaded(code)
         if not check(kernel):
             raise KernelCheckFailed(f"a compiled pass does not give the known values on this machine: {key}")
         path = self._path(key)
         if path is not None:
-            _write_object(path, code)
+            _write_object(path, entry)
         return kernel
 
 

@@ -35,6 +35,7 @@ class Route(Struct, frozen=True, kw_only=True):
     aux: `lanes` (a byte a lane), `spread<m>` (m bytes over the lanes), `words` (fields as the source's).  aux_registers: register bits
     that move in aux.
     past: vectors are written past the caches, each to a line's start.
+    ahead: bytes beyond each vector at which one is fetched while this is packed, 0 for none.
     """
 
     width: int
@@ -52,6 +53,7 @@ class Route(Struct, frozen=True, kw_only=True):
     aux: str = ""
     aux_registers: tuple[int, ...] = ()
     past: bool = False
+    ahead: int = 0
 
     @property
     def fields(self) -> Fields:

@@ -19,6 +19,7 @@ from humming_convert.passes.positions import BLOCK, packed_bits, padded_width, t
 from humming_convert.passes.route import Route
 
 MAX_REGISTERS = 64  # vectors of a tile
+AHEAD = 4096  # bytes: some tiles of a strip, which was written past the caches; 512 to 16384 were tried
 
 
 class Way(Struct, frozen=True, kw_only=True):
@@ -79,6 +80,7 @@ def way(recipe: WeightRecipe, packing: str, pitch: int, still: bool = False) -> 
         maps=recipe.maps,
         aux=aux,
         aux_registers=moves,
+        ahead=AHEAD if packing == "strips" else 0,
     )
     word = 32 if odd else 32 // width  # codes of one stored word, along the packed direction
     unit = max(min(tile.columns, tile_columns(recipe)), word if packing != "awq" else 1)

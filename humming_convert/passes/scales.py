@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from humming_convert.layouts.config import ScalePlace
 from humming_convert.layouts.scales import place_scales as place_slowly
-from humming_convert.passes.aux_values import address
+from humming_convert.passes.aux_values import LINE, address, empty_lines
 from humming_convert.passes.blocks import NOWHERE
 from humming_convert.passes.calls import At, Listing, function
 from humming_convert.passes.known import tiles
@@ -28,6 +28,7 @@ from humming_convert.passes.route import ROW, Purpose, Route
 Array = NDArray[Any]
 MAX_REGISTERS = 64
 SMALL = 1 << 14  # scales; below, numpy is faster than the tables of a pass
+CACHED = 1 << 19  # bytes of placed scales that stay in the second-level cache beside those that are read
 
 
 class _Linear(Struct, frozen=True):
@@ -85,7 +86,8 @@ def _target(place: ScalePlace, ppu: bool, n_total: int, width: int) -> Order:
 
 class ScaleShape(Struct, frozen=True, kw_only=True):
     """Scales [n, g] of some rows of a packed tensor of n_total rows, from a multiple of `LINEAR` rows on. width: bits of a scale; strides: of
-    rows and groups where they are read, in bytes."""
+    rows and groups where they are read, in bytes. past: they are written past the caches, which hold neither all of them nor a line of every
+    group; the tensor begins at a line's start."""
 
     place: ScalePlace
     ppu: bool
@@ -94,6 +96,7 @@ class ScaleShape(Struct, frozen=True, kw_only=True):
     n_total: int
     width: int
     strides: tuple[int, int]
+    past: bool = False
 
 
 class ScalePlan(Struct, frozen=True):
@@ -124,7 +127,6 @@ def scale_plan(shape: ScaleShape) -> ScalePlan | None:
     registers = tile.source[log2(32 // width) + LANE_BITS :]
     if n < tile.rows or g < tile.columns or 1 << len(registers) > MAX_REGISTERS:
         return None
-    route = Route(width=width, bits=width, source=tile.source, target=tile.target, read="vectors")
     rows, groups = np.array(starts(0, n, tile.rows)), np.array(starts(0, g, tile.columns))
     to_rows = scale_position(place, ppu, n_total, rows[:, 0], 0 * rows[:, 0]) * size
     to_groups = scale_position(place, ppu, n_total, 0 * groups[:, 0], groups[:, 0]) * size
@@ -133,7 +135,12 @@ def scale_plan(shape: ScaleShape) -> ScalePlan | None:
     rest = np.zeros((1, ROW), np.int64)
     for bit in tile.rest:
         rest = np.concatenate([rest, rest + np.array([source.strides[bit], target.strides[bit], 0, 0])])
-    outer, inner, rest = (np.ascontiguousarray(x, np.int64) for x in (by_groups, by_rows, rest))
+    steps = [target.strides[x] for x in tile.target[len(target.fields) + LANE_BITS :]]
+    past = shape.past and not any((x % LINE).any() for x in (to_rows, to_groups, rest[:, 1], np.array(steps, np.int64)))
+    route = Route(width=width, bits=width, source=tile.source, target=tile.target, read="vectors", past=past)
+    # in sequence goes what is waited for: what is written or, past the caches, what is read
+    loops = (by_rows, by_groups) if past else (by_groups, by_rows)
+    outer, inner, rest = (np.ascontiguousarray(x, np.int64) for x in (*loops, rest))
     values = {"source": 0, "target": 0, "aux": NOWHERE, "result": 0, "lane": 0, "run": 0}
     for name, table in (("outer", outer), ("inner", inner), ("rest", rest)):
         values |= {name: address(table), f"{name}s": len(table)}
@@ -152,14 +159,15 @@ def place_scale(scale: Array, place: ScalePlace, ppu: bool) -> Array:
 def place_scales(scales: Array, place: ScalePlace, ppu: bool) -> Array:
     """The same for every expert [E, N', G]."""
     experts, n, g = scales.shape
-    strides = scales.strides[1], scales.strides[2]
-    shape = ScaleShape(place=place, ppu=ppu, n=n, g=g, n_total=n, width=scales.itemsize * 8, strides=strides)
+    strides, past = (scales.strides[1], scales.strides[2]), scales.strides[2] == scales.itemsize and scales.nbytes > CACHED
+    shape = ScaleShape(place=place, ppu=ppu, n=n, g=g, n_total=n, width=scales.itemsize * 8, strides=strides, past=past)
     plan = scale_plan(shape) if n * g >= SMALL else None
     if plan is None:
         return place_slowly(scales, place, ppu)
     groups = LINEAR[place].groups
     kind, packed = (scales.dtype, (g, n)) if groups == 1 else (np.dtype("<i4"), (g // groups, n * groups // 4))
-    out, result, kernel = np.empty((experts, *packed), kind), np.zeros(8, np.int64), tiles(plan.route, "pack")
+    assert not plan.route.past or n * g * scales.itemsize % LINE == 0, shape  # every expert's begin at a line's start
+    out, result, kernel = empty_lines(scales.nbytes).view(kind).reshape(experts, *packed), np.zeros(8, np.int64), tiles(plan.route, "pack")
     for scale, to in zip(scales, out, strict=True):
         parameters = plan.parameters.copy()
         for slot, array in zip(plan.slots, (scale, to, result), strict=True):
@@ -177,6 +185,7 @@ def add_scales(listing: Listing, purpose: Purpose, shape: ScaleShape, source: At
     target: where the first row's first group goes.  result: base of eight int64."""
     plan = scale_plan(shape)
     assert plan is not None, shape
+    assert not plan.route.past or target.offset % LINE == 0, (shape, target)
     want = _counts(shape.n * shape.g, plan.tiles)
     listing.call(function("memset"), At(result), 0, want.nbytes, want=At(result))
     listing.kernel(tiles(plan.route, purpose), plan.parameters, tuple(zip(plan.slots, (source, target, At(result)))))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from humming_convert import passes
@@ -51,9 +52,11 @@ class ScaleSort(Struct, frozen=True, kw_only=True):
 
     def shape(self, part: int, groups: int) -> passes.ScaleShape:
         """A part of a window of so many groups, as the pass is told of it."""
-        _, n, turned = self.parts[part]
+        row, n, turned = self.parts[part]
         strides = (self.size, n * self.size) if turned else (groups * self.size, self.size)
-        return passes.ScaleShape(place=self.place, ppu=self.ppu, n=n, g=groups, n_total=self.n, width=8 * self.size, strides=strides)
+        shape = passes.ScaleShape(place=self.place, ppu=self.ppu, n=n, g=groups, n_total=self.n, width=8 * self.size, strides=strides)
+        past = not turned and self.n * groups * self.size > passes.CACHED and passes.placed_at(shape, row, 0) % passes.LINE == 0
+        return replace(shape, past=past)
 
 
 @lru_cache(maxsize=256)

@@ -85,6 +85,29 @@ def test_calls_give_the_bytes_and_measures_of_the_reference(
     assert left == right
 
 
+@pytest.mark.parametrize(("target", "act"), [("sm120", "nvfp4"), ("sm90", "bf16"), ("sm100", "nvfp4")])
+def test_rows_of_scales_too_large_for_the_cache_give_the_same_bytes(
+    target: str, act: str, tmp_path: Path, listed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = api.plan(wide("ct-nvfp4").write(tmp_path), target=target, act=act)
+    api.convert(plan, out=tmp_path / "cached")
+    monkeypatch.setattr(passes, "CACHED", 0)
+    monkeypatch.setattr(programs, "_kept", {})
+    scale_proof.has_passes.cache_clear()
+    past: list[bool] = []
+    real = scale_proof.ScaleSort.shape
+
+    def noted(sort: scale_proof.ScaleSort, part: int, groups: int) -> passes.ScaleShape:
+        shape = real(sort, part, groups)
+        past.append(shape.past)
+        return shape
+
+    monkeypatch.setattr(scale_proof.ScaleSort, "shape", noted)
+    api.convert(plan, out=tmp_path / "past")
+    assert listed and any(past)
+    assert weights(tmp_path / "past") == weights(tmp_path / "cached")
+
+
 @pytest.mark.parametrize("whole", [0, 1 << 30], ids=["sampled", "restored whole"])
 def test_zero_points_beside_them_are_proven(whole: int, tmp_path: Path, listed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     plan = api.plan(wide("awq-4bit-gemm").write(tmp_path), target="sm90", act="bf16")

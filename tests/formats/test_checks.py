@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from humming_convert.checkpoint import open_checkpoint
-from humming_convert.checkpoint.tensors import read_mapped
+from humming_convert.checkpoint.tensors import TensorView, read_mapped
 from humming_convert.findings import Finding, Findings
 from humming_convert.formats import checks
 from humming_convert.formats.checks import CHECKS, run_checks
@@ -86,6 +86,21 @@ def test_one_expert_of_implausible_weights_is_seen(tmp_path: Path) -> None:
     stack = np.stack([GROUPS.view(np.uint8)] * 2)
     assert found(tmp_path / "good", "fp4-plausible", np.float32([1e-3, 1e-2]), (0,), stack) == []
     one(tmp_path, "fp4-plausible", np.float32([1e-3, 1e2]), "weight-implausible", 1, (0,), stack)
+
+
+@pytest.mark.parametrize(("divisor", "factor"), [(0, 0.09), (1, 1 / 0.09), (0, [0.09, 1e-3])])
+def test_scales_are_not_read_where_the_largest_that_there_is_would_be_plausible(divisor: int, factor: Any) -> None:
+    """256 / (6 * 448) = 0.095."""
+    view, other = (TensorView(name=x, file=Path(x), dtype="F32", shape=(1,), offset=0, nbytes=4) for x in ("x", "other"))
+    asked = Check(what="fp4-plausible", view=view, layer="layer", params=(divisor,), other=other)
+
+    def read(of: TensorView) -> Array:
+        assert of is view
+        return np.atleast_1d(np.float32(factor))
+
+    assert CHECKS["fp4-plausible"](asked, read) == []
+    with pytest.raises(AssertionError):
+        CHECKS["fp4-plausible"](asked, lambda of: read(of) * 2 if not divisor else read(of) / 2)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

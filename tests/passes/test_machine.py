@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import subprocess
@@ -9,7 +10,8 @@ import sys
 
 import pytest
 
-from humming_convert.passes import known, machine
+from humming_convert.passes import known, machine, written
+from humming_convert.passes.flat import flattened
 from humming_convert.passes.kernels import tile_kernel
 from humming_convert.passes.routes import way
 from tests.passes.cases import recipe
@@ -111,12 +113,98 @@ def test_many_processes_may_fill_one_cache_at_once(tmp_path):
     assert not list(tmp_path.rglob(".new-*"))
 
 
-def test_neither_numba_nor_anything_that_compiles_is_loaded_for_cached_code(tmp_path):
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere LLVM loads what it made")
+def test_nothing_that_compiles_is_loaded_for_cached_code(tmp_path):
+    environment = os.environ | {"HUMMING_CONVERT_CACHE": str(tmp_path)}
+    script = PROCESS + "import sys; print(sorted({x.split('.')[0] for x in sys.modules} & {'numba', 'llvmlite'}))"
+    first, second = (
+        subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True).stdout.split("\n")
+        for _ in range(2)
+    )
+    assert first[:2] == ["74ecf964", "['llvmlite']"] and second[:2] == ["74ecf964", "[]"]
+
+
+def test_code_of_another_processor_has_another_name(tmp_path):
+    text = "processor\t: 0\nmodel name\t: some\ncpu MHz\t\t: {}\nflags\t\t: fpu {}\n\nprocessor\t: 1\nflags\t\t: none\n"
+
+    def words(clock, flags):
+        (tmp_path / "cpuinfo").write_text(text.format(clock, flags))
+        return machine._processor(tmp_path / "cpuinfo")
+
+    assert words(1000, "sse2 avx2") == words(2000, "sse2 avx2") != words(1000, "sse2")
+
+
+def test_a_system_that_says_nothing_of_its_processor_is_asked_through_the_compiler(tmp_path):
+    (tmp_path / "cpuinfo").write_text("Processor: some\n")
+    assert machine._processor(tmp_path / "cpuinfo") == machine._processor(tmp_path / "none") == repr(machine._host()[1:]).encode()
+
+
+# ------------------------------------------------------------------ flat code
+x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="flat code is of x86-64")
+
+
+@x86_64
+@pytest.mark.parametrize(
+    "case", [("gptq", 4, "e0m"), ("gptq", 3, "e0m"), ("awq", 4, ""), ("rows", 4, "fused_e8m0"), ("strips", 4, "")], ids=str
+)
+@pytest.mark.parametrize("purpose", ["pack", "prove"])
+def test_every_kind_of_kernel_is_flat_code_that_does_the_same(case, purpose):
+    packing, bits, name = case
+    r = recipe(bits, 8 if name == "fused_e8m0" else 16, 128, 256, "standard", (name,) if name else (), group=32)
+    found = way(r, packing, 4096)
+    assert found is not None
+    code = machine.compiled(tile_kernel(found.route, purpose))
+    assert flattened(code, "kernel") is not None
+    kernel = machine.kernel_of(machine.entry_of(code))
+    assert kernel is not None and known.holds(found.route, purpose, kernel)
+
+
+@x86_64
+@pytest.mark.parametrize("name", ["CALLER", "LOOK_UP", "ROW_RANGE", "RAISE_ROWS"])
+def test_kernels_that_walk_no_tiles_are_flat_code(name):
+    assert flattened(machine.compiled(getattr(written, name)), "kernel") is not None
+
+
+OTHERS = {
+    "a function of another library": "declare i64 @getpid()\ndefine i64 @kernel(i64 %x) {\n %y = call i64 @getpid()\n ret i64 %y\n}",
+    "data that is written to": "@x = internal global i64 7\ndefine i64 @kernel(i64 %a) {\n %y = load volatile i64, ptr @x\n"
+    " store volatile i64 %a, ptr @x\n ret i64 %y\n}",
+    "memory that begins as zeros": "@x = internal global i64 0\ndefine i64 @kernel(i64 %a) {\n %y = load volatile i64, ptr @x\n"
+    " store volatile i64 %a, ptr @x\n ret i64 %y\n}",
+    "no such function": "define i64 @another(i64 %x) {\n ret i64 %x\n}",
+}
+
+
+@x86_64
+@pytest.mark.parametrize("what", OTHERS)
+def test_what_needs_a_linker_is_no_flat_code(what):
+    code = machine.compiled(OTHERS[what])
+    assert flattened(code, "kernel") is None
+    assert machine.entry_of(code)[machine.ENTRY_BYTES :] == code, "kept as the object that LLVM loads"
+
+
+def test_an_object_of_another_processor_is_no_flat_code():
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    arm = llvm.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine(opt=1)
+    assert flattened(arm.emit_object(llvm.parse_assembly(tile_kernel(some_route(), "pack"))), "kernel") is None
+
+
+def test_code_that_the_system_will_not_run_is_loaded_by_the_compiler(tmp_path, monkeypatch):
     route = some_route()
     held(tmp_path, route)
-    script = PROCESS + "import sys; print(sorted(x for x in sys.modules if x.split('.')[0] == 'numba'))"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines()[-1] == "[]"
+    monkeypatch.setattr(machine, "placed", lambda flat: None)
+    kernel, compiled = held(tmp_path, route)
+    assert compiled and known.holds(route, "pack", kernel)
+
+
+@x86_64
+def test_memory_of_code_lives_as_long_as_its_kernel():
+    kernel = machine.kernel_of(machine.entry_of(machine.compiled(tile_kernel(some_route(), "pack"))))
+    gc.collect()
+    assert kernel is not None and known.holds(some_route(), "pack", kernel)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86-64 processors")

@@ -41,3 +41,28 @@ def test_large_scales_do_not_take_the_slow_way(monkeypatch):
         scale = random_scales(512, 128, dtype)
         assert passes.place_scale(scale, place, False).nbytes == scale.nbytes
         assert passes.place_scale(np.ascontiguousarray(scale.T).T, place, False).nbytes == scale.nbytes
+
+
+@pytest.mark.parametrize("place", ["normal", "mx1", "mx4", "umma"])
+@pytest.mark.parametrize(("n", "g"), [(256, 64), (512, 192)])
+def test_scales_written_past_the_caches_go_there_too(place, n, g):
+    scale = random_scales(n, g, BYTES)
+    shape = passes.ScaleShape(place=place, ppu=False, n=n, g=g, n_total=n, width=8, strides=(g, 1), past=True)
+    plan = passes.scale_plan(shape)
+    assert plan is not None and plan.route.past
+    placed, result = passes.empty_lines(n * g), np.zeros(8, np.int64)
+    listing = passes.Listing()
+    for purpose in ("pack", "prove"):
+        passes.add_scales(listing, purpose, shape, passes.At(2), passes.At(3), 4)
+    linked = listing.done().linked(np.array([0, 0, *map(passes.address, (scale, placed, result))], np.int64))
+    assert passes.make(linked.calls) == (len(linked.calls), 0)
+    assert placed.tobytes() == place_scale(scale, place, False).tobytes()
+    placed[-1] ^= 1
+    done, _ = passes.make(linked.calls, len(linked.calls) // 2)
+    assert done < len(linked.calls), "a changed scale is found"
+
+
+def test_scales_that_would_begin_within_a_line_are_not_written_past_the_caches():
+    shape = passes.ScaleShape(place="normal", ppu=False, n=64, g=64, n_total=96, width=8, strides=(64, 1), past=True)
+    plan = passes.scale_plan(shape)
+    assert plan is not None and not plan.route.past
