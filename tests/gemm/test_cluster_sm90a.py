@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cases import Case, Spec, fast_specs, selected
-from emulated_block import Change
+from emulated_block import Change, EmulatedBlocks
 from emulated_checks import WAYS, Tile, Wide, assert_groups_right, assert_right, checker_of, needs_compiler, seen, wide
 
 from humming_convert.gemm import cluster_sm90a
@@ -44,7 +46,9 @@ def few_stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("few_stages")
 def test_the_kernel_gives_float64_products_and_every_single_weight(tmp_path: Path) -> None:
     rows = [ROWS[i % len(ROWS)] for i in range(len(SPECS))]
-    assert assert_right([(checker_of(wide(s), Tile(cluster_sm90a, m), True), (m,)) for s, m in zip(SPECS, rows, strict=True)], tmp_path) == 12
+    assert (
+        assert_right([(checker_of(wide(s), Tile(cluster_sm90a, m), True), (m,)) for s, m in zip(SPECS, rows, strict=True)], tmp_path) == 12
+    )
 
 
 @needs_compiler
@@ -72,11 +76,12 @@ def test_tilings_as_they_are_chosen_give_float64_products(part: int, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(12))
 def test_the_kernel_gives_float64_products_and_every_single_weight_in_every_layer(part: int, tmp_path: Path) -> None:
-    """Layers with experts by their first task, which is dense for no other."""
     mine = [s for s in selected() if taken(s, True)]
     assert len(mine) == 177
-    checkers = [(checker_of(s, cluster_sm90a, True), (ROWS[i % len(ROWS)],)) for i, s in enumerate(mine[part::12])]
-    assert assert_right([(c, rows) for c, rows in checkers if not c.layer.experts], tmp_path) > 5
+    checkers = [
+        (checker_of(s, Tile(cluster_sm90a, ROWS[i % len(ROWS)]), True), (ROWS[i % len(ROWS)],)) for i, s in enumerate(mine[part::12])
+    ]
+    assert assert_right(checkers, tmp_path) > 10
 
 
 @needs_compiler
@@ -85,6 +90,18 @@ def test_the_kernel_gives_float64_products_and_every_single_weight_in_every_laye
 @pytest.mark.parametrize("each", [20, pytest.param(150, marks=pytest.mark.slow)])
 def test_rows_of_experts_that_lie_side_by_side_give_float64_products(spec: Wide, each: int, tmp_path: Path) -> None:
     assert_groups_right(checker_of(spec, cluster_sm90a, True), tmp_path, each)
+
+
+@needs_compiler
+def test_a_planted_bit_in_any_tensor_shows(tmp_path: Path) -> None:
+    checker = checker_of(SPECS[9], Tile(cluster_sm90a, 16), True)
+    assert set(checker.packed) == {"weight", "weight_scale", "zero_point", "bias"}
+    checker.device = EmulatedBlocks(tmp_path, checker.sources((1,)))
+    for role, x in checker.packed.items():
+        planted = x.copy()
+        planted.reshape(-1).view(np.uint8)[1] ^= 1 << 5
+        found = replace(checker, packed=checker.packed | {role: planted}).check((1,))
+        assert not found.ok, role
 
 
 # --- That a fault shows
@@ -96,15 +113,27 @@ WAIT = """        wait_for_products<1>();
         if constexpr (kItem == 0 && S::kActGroups > 0) __syncwarp();  // every lane has read the scales of x of the stage that the first ones release
 """
 RELEASE = "        if (kItem == 0) at.template release<S::kCluster>(tile - 1, lane);\n"
-EXPECTED, CLUSTER_BEGINS, CLUSTER_ENDS = "Stage::kPanelBytes + kTileBytesOfW", "cluster_arrive(), cluster_wait();", "kCluster > 1) cluster_wait();"
+EXPECTED, CLUSTER_BEGINS, CLUSTER_ENDS = (
+    "Stage::kPanelBytes + kTileBytesOfW",
+    "cluster_arrive(), cluster_wait();",
+    "kCluster > 1) cluster_wait();",
+)
 # what is wrong -> a layer and a number of rows that show it, and one change
 FAULTS = {
     "the first tile is not waited for": (WORDS, 16, Change(KERNEL, "  at.wait(begin);\n", "")),
     "a tile is not waited for": (WORDS, 16, Change(KERNEL, "at.wait(tile + 1);", "")),
     "a stage is released before its products": (WORDS, 16, Change(KERNEL, WAIT + RELEASE, RELEASE + WAIT)),
-    "a stage is released before all lanes have read its scales": (GROUPS, 16, Change(KERNEL, "S::kActGroups > 0) __syncwarp();", "false) __syncwarp();")),
+    "a stage is released before all lanes have read its scales": (
+        GROUPS,
+        16,
+        Change(KERNEL, "S::kActGroups > 0) __syncwarp();", "false) __syncwarp();"),
+    ),
     "a stage is released to its own block alone": (WORDS, 16, Change(STAGES, "if (lane < kCluster)", "if (lane == 0)")),
-    "a stage is filled before it is free": (WORDS, 16, Change(STAGES, "wait_until_free(tile);\n    const u32", "stage(tile);\n    const u32")),
+    "a stage is filled before it is free": (
+        WORDS,
+        16,
+        Change(STAGES, "wait_until_free(tile);\n    const u32", "stage(tile);\n    const u32"),
+    ),
     "scales come before a stage is free": (GROUPS, 16, Change(STAGES, "wait_until_free(tile);\n    float", "stage(tile);\n    float")),
     "scales are not waited for": (GROUPS, 16, Change(STAGES, "kFilling = kActGroups > 0 ? 2 : 1", "kFilling = 1")),
     "fewer bytes are expected": (WORDS, 16, Change(STAGES, EXPECTED, EXPECTED + " - 16")),
@@ -117,9 +146,17 @@ FAULTS = {
         Change(KERNEL, "kItem + 1>(a[1 - kOperands]", "kItem + 1>(a[kOperands]"),
     ),
     "products are waited for too late": (INTEGERS, 16, Change(KERNEL, "wait_for_products<1>();", "wait_for_products<2>();")),
-    "the last products are not waited for": (WORDS, 16, Change(KERNEL, "wait_for_products<0>();\n    if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>())", "")),
+    "the last products are not waited for": (
+        WORDS,
+        16,
+        Change(KERNEL, "wait_for_products<0>();\n    if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>())", ""),
+    ),
     "registers are not made ready": (WORDS, 16, Change(KERNEL, "      ready();\n", "")),
-    "sums are stored over the last stage": (WORDS, 16, Change(KERNEL, "sync_first<S::kMultiplying>();\n  if constexpr (S::kCluster", "if constexpr (S::kCluster")),
+    "sums are stored over the last stage": (
+        WORDS,
+        16,
+        Change(KERNEL, "sync_first<S::kMultiplying>();\n  if constexpr (S::kCluster", "if constexpr (S::kCluster"),
+    ),
     "sums are read before all are stored": (WORDS, 16, Change(KERNEL, "sync_first<S::kMultiplying>();\n  // Row", "  // Row")),
     "the other block's barriers are not waited for": (WORDS, 16, Change(KERNEL, CLUSTER_BEGINS, "__syncthreads();")),
     "a block leaves before the other one is through": (WORDS, 16, Change(KERNEL, CLUSTER_ENDS, "kCluster > 1) return;")),

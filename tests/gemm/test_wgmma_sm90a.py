@@ -83,17 +83,37 @@ WORDS, CHANNELS = wide(SPECS[0]), wide(SPECS[3])
 # what is wrong -> a layer and a number of rows that show it, and one change
 FAULTS = {
     "a tile is not waited for": (WORDS, 16, Change(KERNEL, "wait_for_phase(full + at, turn % 2);", "")),
-    "a tile is waited for one turn late": (WORDS, 16, Change(KERNEL, "wait_for_phase(full + at, turn % 2);", "wait_for_phase(full + at, (turn + 1) % 2);")),
-    "a stage is filled before it is free": (WORDS, 16, Change(KERNEL, "if (turn > 0) wait_for_phase(free_again + at, (turn - 1) % 2);", "")),
+    "a tile is waited for one turn late": (
+        WORDS,
+        16,
+        Change(KERNEL, "wait_for_phase(full + at, turn % 2);", "wait_for_phase(full + at, (turn + 1) % 2);"),
+    ),
+    "a stage is filled before it is free": (
+        WORDS,
+        16,
+        Change(KERNEL, "if (turn > 0) wait_for_phase(free_again + at, (turn - 1) % 2);", ""),
+    ),
     "a stage is released by one warp for all": (WORDS, 16, Change(KERNEL, "if (lane == 0) arrive_now", "if (threadIdx.x == 0) arrive_now")),
     "copies arrive without their bytes": (WORDS, 16, Change(KERNEL, "arrive_with_copies(full + at)", "arrive_now(full + at)")),
     "copies are not seen by tensor cores": (WORDS, 16, Change(KERNEL, "    publish_to_tensor_cores();\n", "")),
-    "one arrival too few fills a stage": (WORDS, 16, Change(KERNEL, "start_barrier(full + i, T::threads)", "start_barrier(full + i, T::threads - 1)")),
+    "one arrival too few fills a stage": (
+        WORDS,
+        16,
+        Change(KERNEL, "start_barrier(full + i, T::threads)", "start_barrier(full + i, T::threads - 1)"),
+    ),
     "an operand is made in the place of one that is multiplied": (WORDS, 16, Change(KERNEL, "{ a[kItem % 2][j]", "{ a[0][j]")),
     "products are waited for too late": (CHANNELS, 64, Change(KERNEL, "wait_for_products<1>();", "wait_for_products<2>();")),
-    "sums are scaled before they are there": (WORDS, 16, Change(KERNEL, "        wait_for_products<0>();\n        unrolled", "        unrolled")),
+    "sums are scaled before they are there": (
+        WORDS,
+        16,
+        Change(KERNEL, "        wait_for_products<0>();\n        unrolled", "        unrolled"),
+    ),
     "registers are not made ready": (WORDS, 16, Change(KERNEL, "      ready();\n", "")),
-    "sums are stored over the last stage": (WORDS, 16, Change(KERNEL, "stages. Sums that are not whole yet: of all parts\n  __syncthreads();", "stages\n")),
+    "sums are stored over the last stage": (
+        WORDS,
+        16,
+        Change(KERNEL, "stages. Sums that are not whole yet: of all parts\n  __syncthreads();", "stages\n"),
+    ),
     "sums are read before all are stored": (WORDS, 16, Change(KERNEL, "  __syncthreads();\n  // Row scales", "  // Row scales")),
 }
 ALWAYS = ("a stage is filled before it is free", "sums are scaled before they are there")
