@@ -42,18 +42,17 @@ __device__ void cluster_sm90a(const TensorMap& x, const Tensors& all, const floa
     __syncthreads();
   }
 
+  const Stages<T::stages, S::kStageBytes> all_stages{stages, full, free_again};
   if (warp >= S::kProducer) {
     release_registers<S::kRegistersOfProducer>();
-    const Stages<T::stages, S::kStageBytes> at{stages, full, free_again, begin};
     if (warp == S::kProducer) {
-      if (elected()) fill_stages<S, L>(at, end, x, w, here.first, rank, first_n);
+      if (elected()) fill_stages<S, L>(all_stages, begin, end, x, w, here.first, rank, first_n);
     } else if constexpr (S::kActGroups > 0) {
-      scale_stages<S, C>(at, end, x_scale, lists, here, warp - S::kProducer - 1, lane);
+      scale_stages<S, C>(all_stages, begin, end, x_scale, lists, here, warp - S::kProducer - 1, lane);
     }
     return;
   }
   take_registers<S::kRegisters>();
-  const Stages<T::stages, S::kStageBytes> at{stages, full, free_again, begin};
   const RowsOfWarp here_n{warp / 4, warp % 4, lane, first_n};
 
   // Sums over all of K; those that are not scaled yet, two sets in turns
@@ -84,9 +83,11 @@ __device__ void cluster_sm90a(const TensorMap& x, const Tensors& all, const floa
   // Multiplies tile `tile` item by item, adds up what was multiplied before, and makes the next operands in the place of those before. One group of
   // products is under way whenever an item begins, but for the very first: else the compiler waits for each of them.
   u32 a[2][S::kItemSteps][4];
+  StageTurn<T::stages> now, before;
   const auto multiply = [&](auto which, int tile, auto is_first) {
     constexpr int kNow = decltype(which)::value;
-    const u8* const stage = at.stage(tile);
+    const u8* const stage = all_stages.bytes(now);
+    const Rows rows(shared_address(stage));
     unrolled<0, S::kItems>([&](auto of_tile) {
       constexpr int kItem = decltype(of_tile)::value, kSegment = kItem / S::kItemsOfSegment, kSet = (kNow * S::kSegments + kSegment) % 2;
       constexpr int kOperands = (kNow * S::kItems + kItem) % 2;
@@ -99,29 +100,31 @@ __device__ void cluster_sm90a(const TensorMap& x, const Tensors& all, const floa
       ready();
 #pragma unroll
       for (int step = 0; step < S::kItemSteps; step++) {
-        const u64 rows = describe_rows(shared_address(stage) + 32 * (kItem * S::kItemSteps + step));
         auto& sums = pick<S::kOnTheWay>(part[S::kOnTheWay ? kSet : 0], total[0]);
-        wgmma<C::operand, S::kTileM>(sums, a[kOperands][step], rows, !S::kOnTheWay || !kBegins || step > 0);
+        wgmma<C::operand, S::kTileM>(sums, a[kOperands][step], rows.step(kItem * S::kItemSteps + step), !S::kOnTheWay || !kBegins || step > 0);
       }
       close_products();
       if constexpr (!kIsFirst) {
         wait_for_products<1>();
         if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>());
         if constexpr (kItem == 0 && S::kActGroups > 0) __syncwarp();  // every lane has read the scales of x of the stage that the first ones release
-        if (kItem == 0) at.template release<S::kCluster>(tile - 1, lane);
+        if (kItem == 0) all_stages.template release<S::kCluster>(before, lane);
       }
       if constexpr (kItem + 1 < S::kItems) {
         make_operands<S, L, C::operand, kItem + 1>(a[1 - kOperands], stage, w, here_n, tile);
         pin(a[1 - kOperands]);
-      } else if (tile + 1 < end) {
-        at.wait(tile + 1);
-        make_operands<S, L, C::operand, 0>(a[1 - kOperands], at.stage(tile + 1), w, here_n, tile + 1);
-        pin(a[1 - kOperands]);
+      } else {
+        before = now, now = now.next();
+        if (tile + 1 < end) {
+          all_stages.wait(now);
+          make_operands<S, L, C::operand, 0>(a[1 - kOperands], all_stages.bytes(now), w, here_n, tile + 1);
+          pin(a[1 - kOperands]);
+        }
       }
     });
   };
-  at.wait(begin);
-  make_operands<S, L, C::operand, 0>(a[0], at.stage(begin), w, here_n, begin);
+  all_stages.wait(now);
+  make_operands<S, L, C::operand, 0>(a[0], all_stages.bytes(now), w, here_n, begin);
   pin(a[0]);
   multiply(Constant<0>(), begin, Constant<1>());
   int tile = begin + 1;
@@ -165,7 +168,7 @@ __device__ void cluster_sm90a(const TensorMap& x, const Tensors& all, const floa
     float factor[2], bias[2], second[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      factor[h] = kUnit * (S::kHalfs || S::kScaledOnTheWay ? 1.0f : weight_scale<L>(w.weight_scale, n + h, 0));
+      factor[h] = kUnit * (S::kHalfs || S::kFolds || S::kScaledOnTheWay ? 1.0f : weight_scale<L>(w.weight_scale, n + h, 0));
       second[h] = secondary_scale<L>(w.weight_scale_2, n + h), bias[h] = bias_of<L>(w.bias, n + h);
     }
 #pragma unroll 4

@@ -25,15 +25,18 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static constexpr int kPart = ceil_to(Stage::kTiles, T::parts) / T::parts;  // parts of K, in tiles
   static constexpr bool kHalfs = C::operand == Operand::f16 || C::operand == Operand::bf16;
   // Sums of 8-bit operands: added up on the way, unless one factor is for all of K and the tensor cores' own sums are good enough
-  static constexpr bool kScaledOnTheWay = !kHalfs && !one_scale<L, C>();
+  // Fused scales are powers of two that the exponents of E4M3 operands have room for
+  static constexpr bool kFolds = C::operand == Operand::e4m3 && L::scale_type == ScaleType::fused_e8m0 && Stage::kScales;
+  static constexpr bool kScaledOnTheWay = !kHalfs && !one_scale<L, C>() && !(kFolds && C::act_scale != ActScale::group);
   static constexpr bool kOnTheWay = kScaledOnTheWay || (C::operand == Operand::e4m3 && !C::rounds);
-  static constexpr int kSegmentK = kScaledOnTheWay && C::flush < kTileK ? C::flush : kTileK, kSegments = kTileK / kSegmentK;
+  static constexpr int kFlush = kFolds ? C::act_group : C::flush;
+  static constexpr int kSegmentK = kScaledOnTheWay && kFlush < kTileK ? kFlush : kTileK, kSegments = kTileK / kSegmentK;
   // groups of activations in a tile
   static constexpr int kActGroup = C::act_scale == ActScale::group ? C::act_group : 0;
   static constexpr int kActGroups = kActGroup == 0 ? 0 : kActGroup < kTileK ? kTileK / (kActGroup ? kActGroup : 1) : 1;
   static constexpr int kWholeGroupsOfRow = kActGroup ? ceil_to(L::k, kActGroup ? kActGroup : 1) / (kActGroup ? kActGroup : 1) : 1;
-  // Steps whose operands are made at once: two sets of them are alive. Fewer where registers are wanted for two more sets of sums, and scales of x
-  static constexpr int kSegmentSteps = kSegmentK / kStep, kMostSteps = kActGroups > 0 ? 1 : kOnTheWay ? 2 : kSteps;
+  // Steps whose operands are made at once: two sets of them are alive. Fewer where registers are wanted: for two more sets of sums, scales of x, a second block
+  static constexpr int kSegmentSteps = kSegmentK / kStep, kMostSteps = kActGroups > 0 ? 1 : kOnTheWay || T::blocks > 1 ? 2 : kSteps;
   static constexpr int kItemSteps = kSegmentSteps < kMostSteps ? kSegmentSteps : kMostSteps;
   static constexpr int kItems = kSteps / kItemSteps, kItemsOfSegment = kSegmentSteps / kItemSteps;
   static constexpr int kActAt = Stage::kZerosAt + Stage::kGroups * Stage::kZeroBytes, kActBytes = 4 * kTileM;
@@ -63,26 +66,32 @@ struct alignas(2 * sizeof(Number)) Pair {
   Number x[2];
 };
 
-// The stages of a block in turns: tile `begin` has the first.
+// Which stage a tile has, and which turn of it, odd or even. The first tile of a block has the first; then one after the other, without a division.
+template <int kCount>
+struct StageTurn {
+  int stage = 0, parity = 0;
+
+  HC_FN StageTurn next() const { return stage + 1 < kCount ? StageTurn{stage + 1, parity} : StageTurn{0, parity ^ 1}; }
+};
+
+// The stages of a block.
 template <int kCount, int kBytes>
 struct Stages {
   u8* first;
   u64 *full, *free_again;
-  int begin;
 
-  HC_FN int place(int tile) const { return (tile - begin) % kCount; }
-  HC_FN int turn(int tile) const { return (tile - begin) / kCount; }
-  HC_FN u8* stage(int tile) const { return first + place(tile) * kBytes; }
-  HC_FN u64* barrier(int tile) const { return full + place(tile); }
-  // Until the tile is there; until its stage is free for it.
-  HC_FN void wait(int tile) const { wait_for_phase(full + place(tile), turn(tile) % 2); }
-  HC_FN void wait_until_free(int tile) const {
-    if (turn(tile) > 0) wait_for_phase(free_again + place(tile), (turn(tile) - 1) % 2);
+  using At = StageTurn<kCount>;
+  static HC_FN At of(int number) { return {number % kCount, number / kCount % 2}; }  // tile, counted from the first
+  HC_FN u8* bytes(const At& at) const { return first + at.stage * kBytes; }
+  // Until the tile is there; until its stage is free for it, which it is at first.
+  HC_FN void wait(const At& at) const { wait_for_phase(full + at.stage, at.parity); }
+  HC_FN void wait_until_free(const At& at, int number) const {
+    if (number >= kCount) wait_for_phase(free_again + at.stage, at.parity ^ 1);
   }
   // This warp is through with it, said to every block of the cluster that copies into it.
   template <int kCluster>
-  HC_FN void release(int tile, int lane) const {
-    if (lane < kCluster) arrive_at(free_again + place(tile), lane);
+  HC_FN void release(const At& at, int lane) const {
+    if (lane < kCluster) arrive_at(free_again + at.stage, lane);
   }
 };
 
@@ -96,14 +105,15 @@ HC_FN void copy_groups_at_once(u32 to, const void* from, int bits, int first_n, 
   }
 }
 
-// One thread asks for the copies of all tiles before `end`. first_row: of x.
-template <class S, class L, class At>
-HC_FN void fill_stages(const At& at, int end, const TensorMap& x, const Tensors& w, int first_row, int rank, int first_n) {
+// One thread asks for the copies of tiles from `begin` to before `end`. first_row: of x.
+template <class S, class L, class All>
+HC_FN void fill_stages(const All& stages, int begin, int end, const TensorMap& x, const Tensors& w, int first_row, int rank, int first_n) {
   using Line = Lines<L>;
-  for (int tile = at.begin; tile < end; tile++) {
-    at.wait_until_free(tile);
-    const u32 stage = shared_address(at.stage(tile));
-    u64* const full = at.barrier(tile);
+  typename All::At at;
+  for (int tile = begin; tile < end; tile++, at = at.next()) {
+    stages.wait_until_free(at, tile - begin);
+    const u32 stage = shared_address(stages.bytes(at));
+    u64* const full = stages.full + at.stage;
     expect_bytes(full, S::kExpected);
     copy_box<S::kCluster>(stage + rank * S::kBoxRows * 128, &x, tile * S::kTileK, first_row + rank * S::kBoxRows, full);
     const u32* const words = w.weight + i64(tile) * (S::kLines * Line::kPitch) + i64(first_n / 64) * Line::kBlockWords;
@@ -115,15 +125,16 @@ HC_FN void fill_stages(const At& at, int end, const TensorMap& x, const Tensors&
 }
 
 // Scales of groups of activations: three warps take tiles in turns, since each waits for memory. Rows that are not there have 0.
-template <class S, class C, class At>
-HC_FN void scale_stages(const At& at, int end, const float* x_scale, const TaskLists& lists, const RowTile& here, int first, int lane) {
+template <class S, class C, class All>
+HC_FN void scale_stages(const All& stages, int begin, int end, const float* x_scale, const TaskLists& lists, const RowTile& here, int first, int lane) {
   constexpr int kEach = ceil_to(S::kTileM, 32) / 32, kOfRow = S::kWholeGroupsOfRow;
   int rows[kEach];
 #pragma unroll
   for (int j = 0; j < kEach; j++) rows[j] = 32 * j + lane < S::kTileM ? row_of<C>(lists, here, here.first + 32 * j + lane) : -1;
-  for (int tile = at.begin + first; tile < end; tile += 3) {
-    at.wait_until_free(tile);
-    float* const to = reinterpret_cast<float*>(at.stage(tile) + S::kActAt);
+  for (int tile = begin + first; tile < end; tile += 3) {
+    const auto at = All::of(tile - begin);
+    stages.wait_until_free(at, tile - begin);
+    float* const to = reinterpret_cast<float*>(stages.bytes(at) + S::kActAt);
 #pragma unroll
     for (int group = 0; group < S::kActGroups; group++) {
       const int wanted = tile * S::kTileK / S::kActGroup + group, column = wanted < kOfRow ? wanted : kOfRow - 1;  // beyond K there is no activation
@@ -133,7 +144,7 @@ HC_FN void scale_stages(const At& at, int end, const float* x_scale, const TaskL
       }
     }
     __syncwarp();
-    if (lane == 0) arrive_now(at.barrier(tile));
+    if (lane == 0) arrive_now(stages.full + at.stage);
   }
 }
 
@@ -171,7 +182,9 @@ struct RowsOfWarp {
 // Scales of rows g and g + 8 for sums of the columns from k on.
 template <class S, class L>
 HC_FN void sums_scales(float (&to)[2], const u8* stage, const Tensors& w, const RowsOfWarp& here, int k) {
-  if constexpr (S::kScales) {
+  if constexpr (S::kFolds) {
+    to[0] = to[1] = 1.0f;
+  } else if constexpr (S::kScales) {
     constexpr int kBits = 8 * scale_bytes<L>();
     const u32 pair = pair_at<kBits>(stage + S::kScalesAt + k % S::kTileK / L::group_k * S::kScaleBytes, here.place());
     const u32 first = pair & ((1u << kBits) - 1), second = pair >> kBits;
@@ -188,6 +201,7 @@ HC_FN void make_operands_of(u32 (&to)[S::kItemSteps][4], const u8* stage, const 
   constexpr Half kHalf = kOperand == Operand::f16 ? Half::f16 : Half::bf16;
   const u32* lines = reinterpret_cast<const u32*>(stage + S::kWordsAt) + here.block * Lines<L>::kBlockWords;
   u32 scale[2] = {}, zero[2] = {};
+  FusedNumbers numbers[2];
 #pragma unroll
   for (int of_item = 0; of_item < S::kItemSteps; of_item++) {
     constexpr int kStepsOfGroup = S::kSteps / S::kGroups;
@@ -204,6 +218,10 @@ HC_FN void make_operands_of(u32 (&to)[S::kItemSteps][4], const u8* stage, const 
         }
         scales_twice<L, kHalf>(scale, pair);
       }
+      if constexpr (S::kFolds) {
+        const u32 pair = pair_at<8>(stage + S::kScalesAt + group * S::kScaleBytes, here.place());
+        numbers[0] = fused_numbers(pair & 255), numbers[1] = fused_numbers(pair >> 8);
+      }
       if constexpr (S::kZeros) {
         const u32 pair = pair_at<S::kZeroBits>(stage + S::kZerosAt + group * S::kZeroBytes, here.place());
         zero[0] = pair & ((1u << S::kZeroBits) - 1), zero[1] = pair >> S::kZeroBits;
@@ -219,8 +237,13 @@ HC_FN void make_operands_of(u32 (&to)[S::kItemSteps][4], const u8* stage, const 
       held.load(lines, S::kLineWords, step, here.lane);
     }
     unrolled<0, 4>([&](auto r) {
-      const u32 number = operand<L, kOperand, kRowTile, r.value>(held, here.lane, zero[r.value % 2]);
-      to[of_item][r.value] = S::kHalfs ? multiply_two<kHalf>(number, scale[r.value % 2]) : number;
+      if constexpr (S::kFolds) {
+        static_assert(L::interleave == Interleave::mode2, "fused E2M1 beside E4M3");
+        to[of_item][r.value] = e4m3_of_mode2<r.value>(held.template whole<kRowTile, r.value>(), numbers[r.value % 2]);
+      } else {
+        const u32 number = operand<L, kOperand, kRowTile, r.value>(held, here.lane, zero[r.value % 2]);
+        to[of_item][r.value] = S::kHalfs ? multiply_two<kHalf>(number, scale[r.value % 2]) : number;
+      }
     });
   }
 }

@@ -12,6 +12,7 @@
 #define HC_FAMILY_umma_sm100a 8
 #define HC_FAMILY_mma_sm80 9
 #define HC_FAMILY_cluster_sm90a 10
+#define HC_FAMILY_read_floor 11
 #include "generated.cuh"
 
 #if HC_FAMILY == HC_FAMILY_mma_any
@@ -71,6 +72,11 @@ extern "C" __global__ void __launch_bounds__(Tuning::threads)
 extern "C" __global__ void __launch_bounds__(256)
     product_f64(const double* x, const double* w, double* y, double* magnitude, int m, int n, int k) {
   hc::product_f64(x, w, y, magnitude, m, n, k);
+}
+#elif HC_FAMILY == HC_FAMILY_read_floor
+#include "read_floor.cuh"
+extern "C" __global__ void __launch_bounds__(Tuning::threads) read_floor(const hc::Sixteen* from, hc::i64 count, hc::u32* sink) {
+  hc::read_floor<Tuning::steps>(from, count, sink);
 }
 #elif HC_FAMILY == HC_FAMILY_pack_any
 #include "pack_any.cuh"

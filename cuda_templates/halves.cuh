@@ -48,11 +48,6 @@ HC_FN u32 subtract_two(u32 a, u32 b) {
 }
 
 template <Half kHalf>
-HC_FN u32 add_two(u32 a, u32 b) {
-  return subtract_two<kHalf>(a, b ^ 0x80008000u);
-}
-
-template <Half kHalf>
 HC_FN u32 multiply_two(u32 a, u32 b) {
   u32 out;
   if constexpr (kHalf == Half::f16) {
@@ -123,11 +118,6 @@ HC_FN u32 each_of_two(u32 a, u32 b, const F& f) {
 template <Half kHalf>
 HC_FN u32 subtract_two(u32 a, u32 b) {
   return each_of_two<kHalf>(a, b, [](float x, float y) { return x - y; });
-}
-
-template <Half kHalf>
-HC_FN u32 add_two(u32 a, u32 b) {
-  return subtract_two<kHalf>(a, b ^ 0x80008000u);
 }
 
 template <Half kHalf>

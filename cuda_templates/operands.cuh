@@ -54,6 +54,12 @@ struct Fractions {
   static constexpr u32 kBeside = kTaken ? in_each<16>(kOne) : 0u;
 };
 
+// An integer of one bit more, stored with the map of its midpoint: a sign and a fraction.
+template <class L, Half kHalf>
+struct SignedFraction {
+  static constexpr bool kTaken = L::kind == Kind::offset_binary && L::map == CodeMap::midpoint && L::bits == 8 && kHalf == Half::bf16;
+};
+
 // A float whose fields are moved to those of a 16-bit one; kFactor mends the exponent.
 template <class L, Half kHalf>
 struct HalfFloat {
@@ -76,10 +82,10 @@ HC_FN u32 half_operand(u32 codes, u32 zero) {
     const u32 numbers = subtract_two<kHalf>(and_or(codes, in_each<16>(0x7F), in_each<16>(kOne)), and_or(~codes, in_each<16>(0x80), in_each<16>(kOne)));
     if constexpr (L::zero == Zero::none) return numbers;
     return subtract_two<kHalf>(numbers, in_each<16>(to_half<kHalf>(float(int(zero) - 128))));
-  } else if constexpr (L::kind == Kind::offset_binary && L::map == CodeMap::midpoint && B == kFraction + 1) {
+  } else if constexpr (SignedFraction<L, kHalf>::kTaken) {
     // the top bit is a sign, and the low bits m: m, or -(m + 1). 128 + m less 128; where negative, -(128 + m) and 127
     const u32 negative = byte_permute(codes, 0, 0xAA88), size = and_or(codes, in_each<16>(0x7F), in_each<16>(kOne));
-    return add_two<kHalf>(size ^ (negative & in_each<16>(0x8000)), (negative & in_each<16>(0xC300 ^ 0x42FE)) ^ in_each<16>(0xC300));
+    return subtract_two<kHalf>(and_xor(negative, in_each<16>(0x8000), size), and_xor(negative, in_each<16>(0x4300 ^ 0xC2FE), in_each<16>(0x4300)));
   } else if constexpr (L::kind == Kind::offset_binary) {
     // bfloat16 beside wide codes, c - z one by one: with a map c >= z was stored as c - z, others as top - c
     u32 out = 0;
@@ -143,10 +149,18 @@ HC_FN u32 e4m3_operand(u32 codes, u32 zero) {
   }
 }
 
+// The magnitudes of E2M1 as bytes of E4M3, times 2^-6.
+struct FusedNumbers {
+  u32 low, high;
+};
+HC_FN FusedNumbers fused_numbers() { return {0x0C080400u, 0x1C181410u}; }
+// The same times 2^b, for the b of 1 to 12 that fused scales have (layouts.md S5): into the exponents; 0.5 is no fraction any more.
+HC_FN FusedNumbers fused_numbers(u32 b) { return {0x0C080000u + b * 0x08080800u, 0x1C181410u + b * 0x08080808u}; }
+
 // Fused E2M1 in mode 2: the low bits are in order, so that they choose among eight bytes; signs lie where register r wants them (layouts.md 5.2).
 template <int r>
-HC_FN u32 e4m3_of_mode2(u32 word) {
-  const u32 numbers = byte_permute(0x0C080400u, 0x1C181410u, (r / 2 ? word >> 16 : word) & 0x7777u);
+HC_FN u32 e4m3_of_mode2(u32 word, const FusedNumbers& of) {
+  const u32 numbers = byte_permute(of.low, of.high, (r / 2 ? word >> 16 : word) & 0x7777u);
   return numbers | ((r / 2 ? word : word << 4) & 0x80808080u);
 }
 
@@ -180,11 +194,13 @@ template <class L, Operand kOperand, int i, int r>
 HC_FN u32 operand(const LaneWords<L>& from, int lane, u32 zero) {
   if constexpr (L::interleave == Interleave::mode2) {
     static_assert(kOperand == Operand::e4m3 && L::bits == 4, "mode 2 is fused E2M1 beside E4M3");
-    return e4m3_of_mode2<r>(from.template whole<i, r>());
+    return e4m3_of_mode2<r>(from.template whole<i, r>(), fused_numbers());
   } else {
     if constexpr (kOperand == Operand::f16 || kOperand == Operand::bf16) {
       constexpr Half kHalf = kOperand == Operand::f16 ? Half::f16 : Half::bf16;
       if constexpr (HalfFloat<L, kHalf>::kTaken && LaneWords<L>::kFields) return half_of_fields<L, kHalf, i, r>(from);
+      // bits beside the codes do not matter here
+      if constexpr (SignedFraction<L, kHalf>::kTaken && LaneWords<L>::kFields) return half_operand<L, kHalf>(from.template moved<i, r, 0>(), zero);
       return half_operand<L, kHalf>(from.template codes<i, r, Fractions<L, kHalf>::kBeside>(lane), zero);
     } else {
       const u32 codes = from.template codes<i, r>(lane);

@@ -48,6 +48,17 @@ HC_FN u32 and_or(u32 a, u32 mask, u32 more) {
 #endif
 }
 
+// (a & mask) ^ more, for the same reason.
+HC_FN u32 and_xor(u32 a, u32 mask, u32 more) {
+#ifdef __CUDACC__
+  u32 out;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6A;" : "=r"(out) : "r"(a), "r"(mask), "r"(more));
+  return out;
+#else
+  return (a & mask) ^ more;
+#endif
+}
+
 // Bytes of low (0..3) and high (4..7) by the low three bits of the four lowest nibbles of `which`; where the fourth is set, eight times the byte's top bit.
 HC_FN u32 byte_permute(u32 low, u32 high, u32 which) {
 #ifdef __CUDACC__

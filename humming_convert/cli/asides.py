@@ -39,16 +39,20 @@ def check_places(files: dict[str, Path | None], folders: Iterable[str | Path | N
 
 
 def write_aside(file: Path, text: str) -> None:
+    write_bytes_aside(file, text.encode())
+
+
+def write_bytes_aside(file: Path, data: bytes) -> None:
     """By one rename: a file is whole or as it was. A link stays one; what is no regular file (a pipe, a device) is written to. OSError as the system gives it."""
     real = file.resolve()
     if real.exists() and not real.is_file():
-        with real.open("w", encoding="utf-8") as stream:
-            stream.write(text)
+        with real.open("wb") as stream:
+            stream.write(data)
         return
     beside = real.with_name(f".{real.name[:NAMED]}.{os.getpid()}.new")
     try:
-        with open(beside, "x", encoding="utf-8") as stream:
-            stream.write(text)
+        with open(beside, "xb") as stream:
+            stream.write(data)
         os.replace(beside, real)
     except FileExistsError:  # somebody else's: left alone
         raise

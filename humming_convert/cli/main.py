@@ -15,7 +15,10 @@ import typer
 
 from humming_convert.cli.guard import guarded
 
-VERBS = ("convert", "inspect", "plan", "verify", "merge", "recheck", "targets", "formats", "demo", "doctor", "schema", "kernels", "push")
+VERBS = (
+    *("convert", "inspect", "plan", "verify", "merge", "recheck", "targets", "formats", "demo", "doctor", "schema"),
+    *("kernels", "tune", "bench", "push"),
+)
 """Modules of this room, in the order of --help."""
 ROOT_OPTIONS = frozenset({"--help", "-h", "--version"})
 

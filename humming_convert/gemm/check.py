@@ -28,6 +28,7 @@ F64 = NDArray[np.float64]
 ROWS = (1, 33, 64, 512)
 PROBE_ROWS = 2048  # unit vectors a launch: bounds the results to PROBE_ROWS * n * 4 bytes
 OUTLIERS, OUTLIER_SIZE = 0.01, 30.0
+HALF_STEP = {"f16": 2.0**-11, "bf16": 2.0**-8}  # half a unit in the last place, of the value
 DTYPES: dict[str, Any] = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 DTYPES |= {"e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "s8": np.dtype(np.int8)}
 
@@ -51,6 +52,12 @@ TOLERANCES: dict[str, tuple[float, str]] = {
     "bias": (0.0, "a bias by x = 0"),
     "activation": (0.0, "quantized activations and their scales: the numbers of the same steps in numpy"),
 }
+
+
+def sum_tolerance(family: Family, layer: Layer, compute: Compute) -> float:
+    """Of a family's products, as a share of the sum of magnitudes. compute: fitted."""
+    rounding, exact = family.rounding(layer, compute), "sum-e4m3" if compute.operand == "e4m3" else "sum"
+    return TOLERANCES[exact][0] + (0.0 if rounding == "none" else TOLERANCES[f"sum-{rounding}"][0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,9 +254,7 @@ class Checker:
         return at_rows(self.family, -(-rows // self.experts), self.compute.task)
 
     def sum_tolerance(self, rows: int) -> float:
-        rounding, operand = self._family(rows).rounding(self.layer, self.compute), self.family.fitted(self.layer, self.compute).operand
-        exact = "sum-e4m3" if operand == "e4m3" else "sum"
-        return TOLERANCES[exact][0] + (0.0 if rounding == "none" else TOLERANCES[f"sum-{rounding}"][0])
+        return sum_tolerance(self._family(rows), self.layer, self.family.fitted(self.layer, self.compute))
 
     def _given(self, value: float) -> float | None:
         return value if self.compute.wants_given_scale else None

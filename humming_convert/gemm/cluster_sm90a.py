@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from humming_convert.gemm import operands
+from humming_convert.gemm.candidates import varied
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.operands import fitted
@@ -16,7 +17,7 @@ from humming_convert.gemm.parts import bucket, parts_of
 from humming_convert.gemm.stages import fitting, stage_bytes
 from humming_convert.gemm.tuning import Tuning
 
-__all__ = ["NAME", "ROWS", "fitted", "rounding", "tuning", "why_not"]
+__all__ = ["NAME", "ROWS", "candidates", "fitted", "rounding", "tuning", "why_not"]
 
 NAME = "cluster_sm90a"
 PARTS = True
@@ -84,7 +85,8 @@ def _held(layer: Layer, kind: str | None) -> bool:
 
 def on_the_way(layer: Layer, compute: Compute) -> bool:
     """Whether sums of 8-bit operands are added up on the way, in registers of their own: `kOnTheWay` of cluster_stages_sm90a.cuh."""
-    one = compute.flush >= layer.shape_k and compute.act_scale != "group"
+    folds = layer.scale_type == "fused_e8m0" and layer.scale_place == "normal" and compute.operand == "e4m3"
+    one = (folds or compute.flush >= layer.shape_k) and compute.act_scale != "group"
     return layer.act_bits == 8 and (not one or (compute.operand == "e4m3" and not compute.rounds))
 
 
@@ -122,3 +124,7 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
 
 def tile_n(tuning: Tuning) -> int:
     return TILE_N
+
+
+def candidates(layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
+    return varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=False)

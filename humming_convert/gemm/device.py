@@ -6,7 +6,7 @@ In: numpy arrays and cubins.  Out: the same from the device.  NoDevice says what
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,20 @@ class Device:
         if self.index is not None:
             self.cupy.cuda.Device(self.index).use()
 
+    @property
+    def multiprocessors(self) -> int:
+        return int(self.properties["multiProcessorCount"])
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of the L2 cache."""
+        return int(self.properties["l2CacheSize"])
+
+    @property
+    def properties(self) -> Any:
+        runtime = self.cupy.cuda.runtime
+        return runtime.getDeviceProperties(runtime.getDevice() if self.index is None else self.index)
+
     def queue(self) -> Queue:
         return Queue(self, self.cupy.cuda.Stream(non_blocking=True))
 
@@ -135,8 +149,12 @@ class Device:
     def filled(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Memory full of ones in every bit: NaN as a float, so that what a kernel does not write is seen."""
         out = self.cupy.empty(shape, dtype)
-        out.data.memset(0xFF, out.nbytes)
+        self.fill(out, 0xFF)
         return out
+
+    def fill(self, array: Any, byte: int) -> None:
+        """Every byte of an array; no kernel is compiled for it."""
+        array.data.memset(byte, array.nbytes)
 
     def rows_map(self, x: Any, box_rows: int) -> Any:
         """Rows [m, k] on the device as copies by the hardware address them, in boxes of so many rows (tensor_map.py)."""
@@ -169,8 +187,15 @@ class Device:
 
     def launch(self, source: KernelSource, grid: tuple[int, ...], threads: int, arguments: Sequence[Any], shared: int = 0) -> None:
         """None among the arguments is a null pointer; whole numbers are 32-bit. shared: bytes of shared memory beyond a kernel's own."""
-        passed = [np.uintp(0) if a is None else np.int32(a) if isinstance(a, int) else a for a in arguments]
-        self.function(source, shared)(grid, (threads,), tuple(passed), shared_mem=shared)
+        self.bound(source, grid, threads, arguments, shared)()
+
+    def bound(
+        self, source: KernelSource, grid: tuple[int, ...], threads: int, arguments: Sequence[Any], shared: int = 0
+    ) -> Callable[[], None]:
+        """The launch, to be made as often as one likes, on the stream that is current then."""
+        passed = tuple(np.uintp(0) if a is None else np.int32(a) if isinstance(a, int) else a for a in arguments)
+        function = self.function(source, shared)
+        return lambda: function(grid, (threads,), passed, shared_mem=shared)
 
 
 def bits(x: NDArray[Any]) -> NDArray[Any]:

@@ -20,10 +20,20 @@ from humming_convert.gemm.tuning import Tuning
 class Family(Protocol):
     """What a host file of a family has."""
 
-    NAME: str
-    ROWS: tuple[int, ...]  # numbers of rows that together ask for every tuning
-    PARTS: bool  # blocks may split K: the kernel takes room for their sums (parts_sm80.cuh)
-    MAPPED: bool  # x goes as a tensor map (gemm/tensor_map.py), not as an address
+    @property
+    def NAME(self) -> str: ...  # noqa: N802 as modules have it
+
+    @property
+    def ROWS(self) -> tuple[int, ...]:  # noqa: N802
+        """Numbers of rows that together ask for every tuning."""
+
+    @property
+    def PARTS(self) -> bool:  # noqa: N802
+        """Blocks may split K: the kernel takes room for their sums (parts_sm80.cuh)."""
+
+    @property
+    def MAPPED(self) -> bool:  # noqa: N802
+        """x goes as a tensor map (gemm/tensor_map.py), not as an address."""
 
     def why_not(self, layer: Layer, compute: Compute, sm: int) -> str | None:
         """The reason why it does not take a layer on a GPU of `sm`; None: it does."""
@@ -36,6 +46,9 @@ class Family(Protocol):
 
     def tuning(self, layer: Layer, compute: Compute, rows: int) -> Tuning:
         """By rows (with experts: rows an expert)."""
+
+    def candidates(self, layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
+        """Tunings that are worth measuring for so many rows, the one of `tuning` first."""
 
     def tile_n(self, tuning: Tuning) -> int:
         """Columns of y that a block makes."""
@@ -89,12 +102,82 @@ class ByRows:
         return fitted
 
 
-Kernels = Family | ByRows
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A family with one tuning, whatever the rows are."""
+
+    family: Family
+    chosen: Tuning
+
+    @property
+    def NAME(self) -> str:  # noqa: N802
+        return self.family.NAME
+
+    @property
+    def ROWS(self) -> tuple[int, ...]:  # noqa: N802
+        return self.family.ROWS[:1]
+
+    @property
+    def PARTS(self) -> bool:  # noqa: N802
+        return self.family.PARTS
+
+    @property
+    def MAPPED(self) -> bool:  # noqa: N802
+        return self.family.MAPPED
+
+    def why_not(self, layer: Layer, compute: Compute, sm: int) -> str | None:
+        return self.family.why_not(layer, compute, sm)
+
+    def fitted(self, layer: Layer, compute: Compute) -> Compute:
+        return self.family.fitted(layer, compute)
+
+    def rounding(self, layer: Layer, compute: Compute) -> str:
+        return self.family.rounding(layer, compute)
+
+    def tuning(self, layer: Layer, compute: Compute, rows: int) -> Tuning:
+        return self.chosen
+
+    def candidates(self, layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
+        return (self.chosen,)
+
+    def tile_n(self, tuning: Tuning) -> int:
+        return self.family.tile_n(tuning)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was measured to be the quickest (gemm/tunings.py). ranges: rows up to which it is, in growing order; `beyond` all of them."""
+
+    kernels: Family | ByRows
+    ranges: tuple[tuple[int, Fixed], ...]
+    beyond: Fixed
+
+    @property
+    def NAME(self) -> str:  # noqa: N802
+        return f"{self.kernels.NAME}, tuned"
+
+    @property
+    def ROWS(self) -> tuple[int, ...]:  # noqa: N802
+        bounds = tuple(up_to for up_to, _ in self.ranges)
+        return (*bounds, bounds[-1] + 1 if bounds else 1)
+
+    def fitted(self, layer: Layer, compute: Compute) -> Compute:
+        return self.kernels.fitted(layer, compute)
+
+    def at(self, rows: int, task: str) -> Family:
+        """Rows in lists that the winner does not take go to the heuristics' choice."""
+        found = next((fixed for up_to, fixed in self.ranges if rows <= up_to), self.beyond)
+        return at_rows(self.kernels, rows, task) if found.MAPPED and task == Indexed.name else found
+
+
+Kernels = Family | ByRows | Tuned
 """What multiplies a layer, for any number of rows."""
 
 
 def at_rows(kernels: Kernels, rows: int, task: str = Dense.name) -> Family:
     """What multiplies so many rows (with experts: rows an expert). task: one of gemm/tasks.py."""
+    if isinstance(kernels, Tuned):
+        return kernels.at(rows, task)
     if not isinstance(kernels, ByRows):
         return kernels
     many = kernels.listed if kernels.listed and task == Indexed.name else kernels.many

@@ -18,11 +18,13 @@ from humming_convert.gemm.cache import KernelCache
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device, open_device
 from humming_convert.gemm.families import Choice, choose
+from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.multiplier import Multiplier
 from humming_convert.gemm.nvrtc import architecture
 from humming_convert.gemm.shipped import archive_name, unpack
 from humming_convert.gemm.stored import StoredLayer, stored_layers
 from humming_convert.gemm.tasks import Task
+from humming_convert.gemm.tunings import LOG, Tunings, tunings_of
 
 # 16-bit numbers of x, by the layer's type; bits are taken as they are
 TAKEN = {"f16": ("float16", "uint16"), "bf16": ("bfloat16", "uint16")}
@@ -61,15 +63,16 @@ class LoadedLayer:
 
 @dataclass(slots=True)
 class Loaded(Mapping[str, LoadedLayer]):
-    """The layers of one rank, by name."""
+    """The layers of one rank, by name. tunings: measured ones, or why there are none."""
 
     device: Device
     stored: dict[str, StoredLayer]
     layers: dict[str, LoadedLayer] = field(default_factory=dict)
+    tunings: Tunings = field(default_factory=lambda: Tunings("heuristics"))
 
     def __getitem__(self, name: str) -> LoadedLayer:
         if name not in self.layers:
-            self.layers[name] = on_device(self.stored[name], self.device)
+            self.layers[name] = self._on_device(self.stored[name])
         return self.layers[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -78,22 +81,28 @@ class Loaded(Mapping[str, LoadedLayer]):
     def __len__(self) -> int:
         return len(self.stored)
 
+    def configured(self, stored: StoredLayer) -> tuple[Layer, Compute, Choice]:
+        """What multiplies a layer here, before anything is on the device. UnknownLayer where no kernel reads it."""
+        layer = stored.layer
+        compute = Compute.of(layer, stored.config, sm=self.device.sm, output=layer.half, rounds=True)
+        return layer, compute, self.tunings.applied(choose(layer, compute, self.device.sm), layer, compute)
 
-def on_device(stored: StoredLayer, device: Device) -> LoadedLayer:
-    """UnknownLayer where no kernel reads it."""
-    layer = stored.layer
-    compute = Compute.of(layer, stored.config, sm=device.sm, output=layer.half, rounds=True)
-    choice = choose(layer, compute, device.sm)
-    given = stored.given_scale() if compute.wants_given_scale else None
-    multiplier = Multiplier.of(device, layer, compute, stored.tensors(), given, choice.kernels)
-    return LoadedLayer(stored.name, layer.n, layer.k, layer.experts, choice, multiplier)
+    def _on_device(self, stored: StoredLayer) -> LoadedLayer:
+        layer, compute, choice = self.configured(stored)
+        given = stored.given_scale() if compute.wants_given_scale else None
+        multiplier = Multiplier.of(self.device, layer, compute, stored.tensors(), given, choice.kernels)
+        return LoadedLayer(stored.name, layer.n, layer.k, layer.experts, choice, multiplier)
 
 
-def load_folder(folder: Path, index: int | None = None, rank: int = 0) -> Loaded:
-    """index: number of the GPU, the current one if None.  rank: the manifest, where there are several.  Refused, NoDevice from below."""
+def load_folder(folder: Path, index: int | None = None, rank: int = 0, tuned: bool = True) -> Loaded:
+    """index: number of the GPU, the current one if None.  rank: the manifest, where there are several.  tuned: take the folder's tunings.
+    Refused, NoDevice from below."""
     stored = {s.name: s for s in stored_layers(folder, rank)}
     device = open_device(index=index)
     archive = folder / archive_name(architecture(device.sm))
     if archive.exists():
         device.cache.shipped.update(unpack(archive, KernelCache()))
-    return Loaded(device, stored)
+    tunings = tunings_of(folder, device.name, device.sm) if tuned else Tunings("heuristics")
+    if tunings.idle:
+        LOG.warning("%s: %s", folder, tunings.words)
+    return Loaded(device, stored, tunings=tunings)

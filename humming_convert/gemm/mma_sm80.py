@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from humming_convert.gemm import operands
+from humming_convert.gemm.candidates import varied
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.operands import fitted, rounding
@@ -16,7 +17,7 @@ from humming_convert.gemm.parts import bucket, parts_of
 from humming_convert.gemm.stages import fitting, stage_bytes
 from humming_convert.gemm.tuning import Tuning
 
-__all__ = ["NAME", "ROWS", "fitted", "rounding", "tuning", "why_not"]
+__all__ = ["NAME", "ROWS", "candidates", "fitted", "rounding", "tuning", "why_not"]
 
 NAME = "mma_sm80"
 PARTS = True
@@ -83,3 +84,7 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
 
 def tile_n(tuning: Tuning) -> int:
     return tuning.threads // 32 // tuning.warps_k * 64
+
+
+def candidates(layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
+    return varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=True)

@@ -5,7 +5,7 @@ In: packed tensors, rows.  Out: y = x * W^T with scales and bias, [rows, n].  Ac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,25 +76,30 @@ class Multiplier:
     def multiply(self, q: Any, scale: Any, task: Task | NDArray[Any] | None = None) -> Any:
         """Operands and scales of `quantize` -> y on the device. task: with experts; an array is the expert of each row. Rows that no
         expert multiplies stay NaN."""
+        y = self.device.filled((q.shape[0], self.layer.n), BYTES[self.compute.output])
+        self.bound(q, scale, y, task)()
+        return y
+
+    def bound(self, q: Any, scale: Any, y: Any, task: Task | NDArray[Any] | None = None) -> Callable[[], None]:
+        """The product as a call that only launches, as often as one likes, one after the other. y: where it goes, of `multiply`'s shape and bytes."""
         layer, m = self.layer, q.shape[0]
         if not isinstance(task, Task):
             task = Dense() if task is None else Indexed(task)
         compute, experts = replace(self.compute, task=task.name), max(1, layer.experts)
         family = at_rows(self.family, each := task.each(m, experts), task.name)
         tuning = family.tuning(layer, compute, each)
-        y = self.device.filled((m, layer.n), BYTES[compute.output])
         lists = task.lists(self.device, m, experts, tuning.tile_m)
-        if lists.tiles:
-            source = kernel_source(family.NAME, layer, compute, tuning)
-            rows = self.device.rows_map(q, tuning.tile_m // tuning.cluster) if family.MAPPED else q
-            arguments: tuple[Any, ...] = (rows, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
-            across = -(-layer.n // (family.tile_n(tuning) * tuning.cluster)) * tuning.cluster
-            grid = (across * tuning.parts, lists.tiles)
-            if family.PARTS:
-                room = tuning.parts * sum_bytes(family.tile_n(tuning), tuning.tile_m)
-                arguments += self.device.part_sums(across * lists.tiles, room) if tuning.parts > 1 else (None, None)
-            self.device.launch(source, grid, tuning.threads, arguments, tuning.shared)
-        return y
+        if not lists.tiles:
+            return lambda: None
+        source = kernel_source(family.NAME, layer, compute, tuning)
+        rows = self.device.rows_map(q, tuning.tile_m // tuning.cluster) if family.MAPPED else q
+        arguments: tuple[Any, ...] = (rows, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
+        across = -(-layer.n // (family.tile_n(tuning) * tuning.cluster)) * tuning.cluster
+        grid = (across * tuning.parts, lists.tiles)
+        if family.PARTS:
+            room = tuning.parts * sum_bytes(family.tile_n(tuning), tuning.tile_m)
+            arguments += self.device.part_sums(across * lists.tiles, room) if tuning.parts > 1 else (None, None)
+        return self.device.bound(source, grid, tuning.threads, arguments, tuning.shared)
 
     def __call__(self, x: Any, task: Task | NDArray[Any] | None = None) -> Any:
         return self.multiply(*self.quantize(x), task)

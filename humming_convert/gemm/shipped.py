@@ -25,6 +25,7 @@ from humming_convert.gemm.nvrtc import architecture, compiler
 from humming_convert.gemm.rewrite import drop_file, rewrite, set_file
 from humming_convert.gemm.source import KernelSource
 from humming_convert.gemm.stored import stored_layers
+from humming_convert.gemm.tunings import every_tuning
 from humming_convert.manifest.build import NAME
 from humming_convert.manifest.digests import digest
 
@@ -52,7 +53,9 @@ class Wanted:
 
 
 def wanted_kernels(folder: Path, sm: int) -> Wanted:
-    """What a GPU of `sm` needs for the folder's layers, for any number of rows and any task. Results in the model dtype."""
+    """What a GPU of `sm` needs for the folder's layers, for any number of rows and any task: by the heuristics, and by the tunings of each GPU
+    that the folder was tuned on. Results in the model dtype."""
+    tuned = every_tuning(folder, sm)
     findings, out, families = Findings(), dict[str, tuple[KernelSource, set[str]]](), dict[str, dict[str, Any]]()
     for stored in stored_layers(folder):
         try:
@@ -63,8 +66,9 @@ def wanted_kernels(folder: Path, sm: int) -> Wanted:
             continue
         choice = choose(layer, compute, sm)
         families[stored.name] = {"family": choice.kernels.NAME, "rejected": {r.family: r.reason for r in choice.rejected}}
-        for source in sources(layer, compute, choice.kernels):
-            out.setdefault(content_key(source, architecture(sm)), (source, set()))[1].add(stored.name)
+        for kernels in dict.fromkeys([choice.kernels, *(t.applied(choice, layer, compute).kernels for t in tuned)]):
+            for source in sources(layer, compute, kernels):
+                out.setdefault(content_key(source, architecture(sm)), (source, set()))[1].add(stored.name)
     findings.raise_errors()
     return Wanted(out, families)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.tuning import Tuning
+from humming_convert.manifest.digests import canonical, digest
 from humming_convert.resources import cuda_templates
 
 FAMILIES = (
@@ -23,6 +24,7 @@ FAMILIES = (
     "umma_sm100a",
     "quantize_any",
     "product_f64",
+    "read_floor",
     "pack_any",
     "prove_any",
 )
@@ -67,6 +69,12 @@ def templates() -> tuple[str, tuple[tuple[str, str], ...]]:
     folder = cuda_templates()
     headers = tuple((p.name, p.read_text(encoding="utf-8")) for p in sorted(folder.glob("*.cuh")))
     return (folder / "entry.cu").read_text(encoding="utf-8"), headers
+
+
+@lru_cache(maxsize=1)
+def templates_digest() -> str:
+    """Of all template text: what was measured with other templates says nothing about these."""
+    return digest(canonical(templates()))
 
 
 def literal(name: str, value: Any) -> str:

@@ -43,3 +43,7 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
 
 def tile_n(tuning: Tuning) -> int:
     return TILE_N
+
+
+def candidates(layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
+    return (tuning(layer, compute, rows),)

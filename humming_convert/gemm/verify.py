@@ -27,6 +27,7 @@ from humming_convert.gemm.layer import UnknownLayer
 from humming_convert.gemm.nvrtc import architecture
 from humming_convert.gemm.rewrite import rewrite
 from humming_convert.gemm.stored import StoredLayer, manifest_names, stored_layers
+from humming_convert.gemm.tunings import Tunings, tunings_of
 from humming_convert.manifest.read import read_manifest
 from humming_convert.plan.build import make_plan
 from humming_convert.plan.fingerprint import request_of
@@ -101,9 +102,12 @@ def verify_gpu(
     found.left_out = len(every) - len(layers)
     from_source = _source_weights(folder, source) if source is not None else {}
     checkers: list[tuple[StoredLayer, Checker]] = []
+    tunings = tunings_of(folder, device.name, device.sm)
     for stored in layers:
         try:
-            checkers.append((stored, _checker(stored, device, from_source.get((stored.rank, stored.name)), kernels)))
+            checkers.append(
+                (stored, _checker(stored, device, from_source.get((stored.rank, stored.name)), tunings if kernels == "chosen" else None))
+            )
         except UnknownLayer as unknown:
             found.findings.error("gpu-unknown-layer", f"the kernels cannot read this layer: {unknown}", layer=stored.name)
     wanted = {(s.name, s.generated): (s, architecture(device.sm)) for _, c in checkers for s in c.sources()}
@@ -120,10 +124,11 @@ def verify_gpu(
     return found
 
 
-def _checker(stored: StoredLayer, device: Device, source: PlannedLayer | None, kernels: str) -> Checker:
+def _checker(stored: StoredLayer, device: Device, source: PlannedLayer | None, tunings: Tunings | None) -> Checker:
+    """tunings: None for the referee's kernels."""
     layer = stored.layer
-    compute = Compute.of(layer, stored.config, sm=device.sm, rounds=kernels == "chosen")
-    family = choose(layer, compute, device.sm).kernels if kernels == "chosen" else PLAIN
+    compute = Compute.of(layer, stored.config, sm=device.sm, rounds=tunings is not None)
+    family: Kernels = PLAIN if tunings is None else tunings.applied(choose(layer, compute, device.sm), layer, compute).kernels
 
     def weights(e: int) -> F64:
         if source is not None and not stored.entry["lossy"]:

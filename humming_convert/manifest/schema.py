@@ -10,7 +10,7 @@ from typing import Any
 
 from humming_convert.resources import schemas
 
-NAMES = ("manifest", "plan", "findings")
+NAMES = ("manifest", "plan", "findings", "tuning", "bench")
 
 
 def load_schema(name: str) -> dict[str, Any]:

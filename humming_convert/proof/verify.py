@@ -20,6 +20,8 @@ from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Finding, Findings, Refused
 from humming_convert.manifest.digests import manifest_digest
 from humming_convert.manifest.read import rank_names, read_manifest
+from humming_convert.manifest.tuning import is_tuning
+from humming_convert.manifest.tuning import read as read_tuning
 from humming_convert.plan.build import make_plan
 from humming_convert.plan.fingerprint import options_of, request_of
 from humming_convert.plan.types import Plan
@@ -164,7 +166,17 @@ def _files(found: Verification, manifest: Mapping[str, Any]) -> None:
             found.findings.error(
                 "digest-differs", f"{entry['name']} is not the file that was written", file=entry["name"], advice="convert again"
             )
+        if is_tuning(path.name):
+            _tuning(found, path)
         found.count("files")
+
+
+def _tuning(found: Verification, path: Path) -> None:
+    """The form of a tuning file; whether its tunings are of use here, loading says."""
+    try:
+        read_tuning(path)
+    except ValueError as error:
+        found.findings.error("tuning-damaged", str(error), file=path.name, advice="`humming-convert tune OUT` makes it again")
 
 
 def _against_source(found: Verification, manifest: Mapping[str, Any], views: Views, source: Path, read: Read) -> None:

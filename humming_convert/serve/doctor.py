@@ -11,6 +11,7 @@ from pathlib import Path
 
 from humming_convert.findings import Finding, Refused
 from humming_convert.gemm.doctor import Row
+from humming_convert.manifest.tuning import is_tuning
 from humming_convert.serve import library
 from humming_convert.serve.folder import PackedFolder, RankLayers
 from humming_convert.serve.machine import Machine, distinct, gpu_findings, library_findings
@@ -29,6 +30,7 @@ def rows(folder: Path) -> list[Row]:
         _gpu(packed, machine),
         _library(packed, machine),
         _reading(packed, machine),
+        *_tunings(folder),
         *_vllm(packed),
     ]
 
@@ -53,6 +55,21 @@ def _sm() -> int | None:
         return open_device().sm
     except NoDevice:
         return None
+
+
+def _tunings(folder: Path) -> Iterator[Row]:
+    """Which tunings the core would take here, and why; nothing of a folder that was never tuned."""
+    if not any(is_tuning(p.name) for p in folder.iterdir()):
+        return
+    from humming_convert.gemm.device import NoDevice, open_device
+    from humming_convert.gemm.tunings import tunings_of
+
+    try:
+        device = open_device()
+    except NoDevice:
+        yield Row("tunings", None, "no GPU is seen through CuPy")
+        return
+    yield Row("tunings", True, tunings_of(folder, device.name, device.sm).words)
 
 
 def _row(what: str, found: str, findings: Iterable[Finding]) -> Row:

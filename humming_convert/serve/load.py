@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humming_convert.findings import Refused
-from humming_convert.gemm.check import TOLERANCES, as_float
+from humming_convert.gemm.check import HALF_STEP, as_float, sum_tolerance
+from humming_convert.gemm.families import at_rows
 from humming_convert.gemm.load import Loaded, LoadedLayer, load_folder
 from humming_convert.gemm.stored import StoredLayer
 from humming_convert.manifest.build import NAME
 from humming_convert.serve.folder import PackedFolder
 from humming_convert.serve.machine import key_of
 from humming_convert.serve.refusals import refusal
-from humming_convert.serve.self_check import F64, Tolerance, self_check
+from humming_convert.serve.self_check import F64, ROWS, Tolerance, self_check
 
 Backend = Literal["core", "humming"]
-HALF_STEP = {"f16": 2.0**-11, "bf16": 2.0**-8}  # half a unit in the last place, of the value
 BACKENDS: tuple[Backend, ...] = ("core", "humming")
 
 
@@ -70,8 +70,9 @@ class CoreLayers:
 
     def tolerance(self, name: str) -> Tolerance:
         multiplier = self.loaded[name].multiplier
-        sums = "sum-e4m3" if multiplier.compute.operand == "e4m3" else "sum"
-        return Tolerance(size=TOLERANCES[sums][0], result=HALF_STEP[multiplier.layer.half])
+        layer, compute = multiplier.layer, multiplier.compute
+        family = at_rows(multiplier.family, -(-ROWS // max(1, layer.experts)), compute.task)
+        return Tolerance(size=sum_tolerance(family, layer, compute), result=HALF_STEP[layer.half])
 
 
 @dataclass

@@ -96,22 +96,25 @@ class EmulatedBlocks(FakeDevice):
     def rows_map(self, x: Any, box_rows: int) -> Any:
         return TensorMap(x, box_rows)
 
-    def launch(self, source: KernelSource, grid: Any, threads: int, arguments: Any, shared: int = 0) -> None:
+    def bound(self, source: KernelSource, grid: Any, threads: int, arguments: Any, shared: int = 0) -> Any:
         if source.name not in FAMILIES:
-            super().launch(source, grid, threads, arguments, shared)
-            return
+            return super().bound(source, grid, threads, arguments, shared)
         tuning = read_back(source.generated, "Tuning", Tuning)
         launch = (ctypes.c_int * 6)(*grid, threads, tuning.cluster, tuning.blocks, shared)
-        how = (ctypes.c_int * 3)(self.late, self.late_products, ORDERS.index(self.order))
-        arrays = [a.array if isinstance(a, TensorMap) else a for a in arguments if isinstance(a, np.ndarray | TensorMap)]
-        known = (ctypes.c_longlong * (2 * len(arrays)))(*(number for a in arrays for number in (a.ctypes.data, a.nbytes)))
-        words = [a.words if isinstance(a, TensorMap) else a for a in arguments]
-        passed = [a if isinstance(a, int) else ctypes.c_void_p(None if a is None else a.ctypes.data) for a in words]
         kernel = getattr(self.library, f"kernel{self.numbers[source.generated]}")
         kernel.restype = ctypes.c_char_p
-        fault = kernel(launch, how, known, len(arrays), *passed)
-        if fault is not None:
-            raise EmulationFault(fault.decode())
+
+        def call(held: Any = arguments) -> None:
+            how = (ctypes.c_int * 3)(self.late, self.late_products, ORDERS.index(self.order))
+            arrays = [a.array if isinstance(a, TensorMap) else a for a in held if isinstance(a, np.ndarray | TensorMap)]
+            known = (ctypes.c_longlong * (2 * len(arrays)))(*(number for a in arrays for number in (a.ctypes.data, a.nbytes)))
+            words = [a.words if isinstance(a, TensorMap) else a for a in held]
+            passed = [a if isinstance(a, int) else ctypes.c_void_p(None if a is None else a.ctypes.data) for a in words]
+            fault = kernel(launch, how, known, len(arrays), *passed)
+            if fault is not None:
+                raise EmulationFault(fault.decode())
+
+        return call
 
 
 class TensorMap:
@@ -125,7 +128,7 @@ class TensorMap:
 def templates_for_cpu(folder: Path, changes: Sequence[Change] = ()) -> None:
     """A copy of the templates: functions in the place of instructions, and of what C++ has no words for."""
     shutil.copytree(cuda_templates(), folder)
-    described = re.search(r"HC_FN u64 describe_rows.*?\n}\n", (folder / "warpgroup_sm90a.cuh").read_text(), re.S)
+    described = re.search(r"HC_FN u64 describe_rows.*?(?=#define)", (folder / "warpgroup_sm90a.cuh").read_text(), re.S)
     assert described is not None
     for name, instead in INSTEAD.items():
         (folder / name).write_text(f'#include "{instead}"\n')

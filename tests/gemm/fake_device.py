@@ -51,6 +51,9 @@ class FakeDevice(Device):
     def filled(self, shape: tuple[int, ...], dtype: str) -> Any:
         return np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
 
+    def fill(self, array: Any, byte: int) -> None:
+        array.reshape(-1).view(np.uint8)[:] = byte
+
     def from_dlpack(self, x: Any) -> Any:
         return np.from_dlpack(x)
 
@@ -66,8 +69,8 @@ class FakeDevice(Device):
     def part_sums(self, tiles: int, each: int) -> Any:
         return np.zeros(tiles, np.int32), np.full(tiles * each, 0xFF, np.uint8)
 
-    def launch(self, source: KernelSource, grid: Any, threads: int, arguments: Any, shared: int = 0) -> None:
-        getattr(self, source.name)(source.generated, *arguments)
+    def bound(self, source: KernelSource, grid: Any, threads: int, arguments: Any, shared: int = 0) -> Any:
+        return lambda: getattr(self, source.name)(source.generated, *arguments)
 
     def product_f64(self, generated: str, x: Any, w: Any, y: Any, magnitude: Any, m: int, n: int, k: int) -> None:
         y[:], magnitude[:] = x @ w.T, np.abs(x) @ np.abs(w).T

@@ -98,3 +98,20 @@ def test_converting_on_a_device_that_is_not_there_is_said_before_the_source_is_r
 def test_a_device_that_makes_no_sense_is_a_wrong_request(more: tuple[str, ...], model: Path) -> None:
     done = call(model, "--target", "sm90", "--device", *more)
     assert done.returncode == 2 and "--device" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["bench", "tune"])
+def test_measuring_without_a_gpu_is_a_matter_of_the_environment(verb: str, packed: Path) -> None:
+    done = call(verb, packed, before=HIDDEN)
+    assert done.returncode == 5 and "CuPy is not installed" in done.stderr and "pip install" in done.stderr
+    assert document(call(verb, packed, "--json", before=HIDDEN))["findings"][0]["code"] == "no-gpu"
+
+
+@pytest.mark.parametrize("options", [("--m", "1,x"), ("--m", "0"), ("--plot", "picture.txt"), ("--from", "README.md")])
+def test_what_bench_cannot_read_or_write_is_a_usage_error(options: tuple[str, ...], packed: Path) -> None:
+    assert call("bench", packed, *(packed / x if x == "README.md" else x for x in options), before=HIDDEN).returncode == 2
+
+
+def test_a_picture_without_matplotlib_says_what_to_install(packed: Path, tmp_path: Path) -> None:
+    done = call("bench", packed, "--plot", tmp_path / "a.svg", before=HIDDEN + "sys.modules['matplotlib'] = None; ")
+    assert done.returncode == 5 and "humming-convert[plot]" in done.stderr

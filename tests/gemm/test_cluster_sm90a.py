@@ -112,7 +112,7 @@ WAIT = """        wait_for_products<1>();
         if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>());
         if constexpr (kItem == 0 && S::kActGroups > 0) __syncwarp();  // every lane has read the scales of x of the stage that the first ones release
 """
-RELEASE = "        if (kItem == 0) at.template release<S::kCluster>(tile - 1, lane);\n"
+RELEASE = "        if (kItem == 0) all_stages.template release<S::kCluster>(before, lane);\n"
 EXPECTED, CLUSTER_BEGINS, CLUSTER_ENDS = (
     "Stage::kPanelBytes + kTileBytesOfW",
     "cluster_arrive(), cluster_wait();",
@@ -120,8 +120,8 @@ EXPECTED, CLUSTER_BEGINS, CLUSTER_ENDS = (
 )
 # what is wrong -> a layer and a number of rows that show it, and one change
 FAULTS = {
-    "the first tile is not waited for": (WORDS, 16, Change(KERNEL, "  at.wait(begin);\n", "")),
-    "a tile is not waited for": (WORDS, 16, Change(KERNEL, "at.wait(tile + 1);", "")),
+    "the first tile is not waited for": (WORDS, 16, Change(KERNEL, "  all_stages.wait(now);\n  make_operands", "  make_operands")),
+    "a tile is not waited for": (WORDS, 16, Change(KERNEL, "          all_stages.wait(now);\n", "")),
     "a stage is released before its products": (WORDS, 16, Change(KERNEL, WAIT + RELEASE, RELEASE + WAIT)),
     "a stage is released before all lanes have read its scales": (
         GROUPS,
@@ -132,9 +132,9 @@ FAULTS = {
     "a stage is filled before it is free": (
         WORDS,
         16,
-        Change(STAGES, "wait_until_free(tile);\n    const u32", "stage(tile);\n    const u32"),
+        Change(STAGES, "stages.wait_until_free(at, tile - begin);\n    const u32", "const u32"),
     ),
-    "scales come before a stage is free": (GROUPS, 16, Change(STAGES, "wait_until_free(tile);\n    float", "stage(tile);\n    float")),
+    "scales come before a stage is free": (GROUPS, 16, Change(STAGES, "stages.wait_until_free(at, tile - begin);\n    float", "float")),
     "scales are not waited for": (GROUPS, 16, Change(STAGES, "kFilling = kActGroups > 0 ? 2 : 1", "kFilling = 1")),
     "fewer bytes are expected": (WORDS, 16, Change(STAGES, EXPECTED, EXPECTED + " - 16")),
     "more bytes are expected": (WORDS, 16, Change(STAGES, EXPECTED, EXPECTED + " + 16")),

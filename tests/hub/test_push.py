@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from humming_convert import Refused, api
 from humming_convert.engine.finish import CheckFailed
+from humming_convert.gemm.rewrite import rewrite, set_file
 from humming_convert.hub.failures import HubError
+from humming_convert.manifest.tuning import TunedDevice, TuningFile, encode, file_name
 from tests.hub.models import deep
 from tests.hub.server import TOKEN, Server
 
@@ -63,6 +66,16 @@ def test_a_folder_becomes_one_commit_of_its_very_bytes(mine: Server, made: dict[
     model = mine.models["org/out"]
     assert done.commit == model.branches[BRANCH] and done.checked == len(content(made["bf16"]))
     assert sum(p.startswith("POST /api/models/org/out/commit") for p in writes(mine)) == 1
+
+
+def test_a_tuning_file_is_published_with_the_folder(mine: Server, made: dict[str, Path], tmp_path: Path) -> None:
+    out = Path(shutil.copytree(made["bf16"], tmp_path / "tuned"))
+    device = TunedDevice(name="a GPU", sm=90, compiler="13.0", templates="xxh3:" + "0" * 32, layers=())
+    path = out / file_name("sm_90a")
+    path.write_bytes(encode(TuningFile(arch="sm_90a", devices=(device,))))
+    rewrite(out, lambda manifest: set_file(manifest, path))
+    api.push(out, "me/tuned")
+    assert held(mine, "me/tuned", BRANCH) == content(out)
 
 
 def test_what_was_published_can_be_fetched_and_verifies(mine: Server, made: dict[str, Path]) -> None:
