@@ -167,7 +167,6 @@ ALWAYS = (
     "a stage is released before its products",
     "fewer bytes are expected",
     "an operand is made in the place of one that is multiplied",
-    "a block leaves before the other one is through",
 )
 
 
