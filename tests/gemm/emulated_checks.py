@@ -8,25 +8,43 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from cases import Case, Spec
-from emulated_block import ORDERS, Change, EmulatedBlocks, EmulationFault
+from emulated_block import ORDERS, Change, EmulatedBlocks, EmulationFault, aligned
 from emulation import COMPILER
 
-from humming_convert.gemm import tasks
+from humming_convert.gemm import check, tasks
 from humming_convert.gemm.check import Checker, LayerCheck, random_rows
-from humming_convert.gemm.families import Family
+from humming_convert.gemm.compute import Compute
+from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.multiplier import Multiplier, source_of
 from humming_convert.gemm.reference import Reference
+from humming_convert.gemm.tuning import Tuning
 
 needs_compiler = pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C++ compiler that emulated_threads.hpp is for")
 WAYS = tuple(itertools.product((False, True), (False, True), ORDERS))
 """late copies, late products, who goes on first"""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A family with the tile of `rows` rows, whatever number there is: one kernel for all that a check multiplies."""
+
+    family: Any
+    rows: int
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.family, name)
+
+    def tuning(self, layer: Layer, compute: Compute, rows: int) -> Tuning:
+        found: Tuning = self.family.tuning(layer, compute, self.rows)
+        return found
 
 
 class Wide(Spec):
@@ -42,12 +60,28 @@ def wide(spec: Spec, **changed: Any) -> Wide:
     return Wide(**{name: getattr(spec, name) for name in Spec.__slots__} | changed)
 
 
-def checker_of(spec: Spec, family: Family, rounds: bool = False) -> Checker:
+class InOrder(Multiplier):
+    """Rows with an expert for each go contiguous, in the order of experts: for families that take no lists."""
+
+    def multiply(self, q: Any, scale: Any, task: Any = None) -> Any:
+        if not isinstance(task, np.ndarray):
+            return super().multiply(q, scale, task)
+        order = np.argsort(task, kind="stable")
+        counts = np.bincount(task, minlength=self.layer.experts)
+        sorted_scale = None if scale is None else aligned(scale[order])
+        y = super().multiply(aligned(q[order]), sorted_scale, tasks.Contiguous(counts))
+        y[order] = y.copy()
+        return y
+
+
+def checker_of(spec: Spec, family: Any, rounds: bool = False) -> Checker:
+    """Of a layer. With experts, and a family that takes no lists, rows are contiguous."""
     packed = spec.packed()
     case = Case.of(spec, packed.recipe, 90, rounds)
+    compute = replace(case.compute, task=tasks.Contiguous.name) if case.layer.experts and family.MAPPED else case.compute
     tensors = {role: np.ascontiguousarray(x) for role, x in packed.tensors.items()}
     reference = Reference(packed.recipe.config.as_dict(), packed.recipe.pair.target, packed.recipe.environment, tensors)
-    return Checker(None, case.layer, case.compute, tensors, reference.weights, reference.bias, 0.25, family=family)  # type: ignore[arg-type]
+    return Checker(None, case.layer, compute, tensors, reference.weights, reference.bias, 0.25, family=family)  # type: ignore[arg-type]
 
 
 def go(device: EmulatedBlocks, way: tuple[bool, bool, str]) -> None:
@@ -58,14 +92,14 @@ def assert_right(checkers: Iterable[tuple[Checker, tuple[int, ...]]], folder: Pa
     """Products of some numbers of rows and every weight by unit vectors, against float64, in `ways` of WAYS, by turns."""
     checkers = list(checkers)
     device = EmulatedBlocks(folder, [source for checker, rows in checkers for source in checker.sources(rows)])
-    turns = itertools.cycle(WAYS)
+    turns = itertools.cycle(WAYS[5 * i % len(WAYS)] for i in range(len(WAYS)))
     for checker, rows in checkers:
         checker.device = device
         for way in itertools.islice(turns, ways):
             go(device, way)
-            found = checker.check(rows)
+            with mock.patch.object(check, "Multiplier", InOrder if checker.compute.task == tasks.Contiguous.name else Multiplier):
+                found = checker.check(rows)
             assert found.ok and found.weights, (checker.layer, way, [str(w) for w in found.wrong])
-        next(turns)
     return len(checkers)
 
 
@@ -103,7 +137,7 @@ def seen(checker: Checker, folder: Path, rows: int, change: Change) -> str | Non
     for way in WAYS:
         go(device, way)
         try:
-            found = replace(checker).check((rows,))
+            found = checker.check((rows,))
         except EmulationFault as fault:
             return str(fault)
         if not found.ok:

@@ -33,8 +33,9 @@ namespace hc {
 
 constexpr int kRoom = 227 << 10, kBlocks = 2, kBefore = 384;  // bytes that lie before those that a launch asks for: not at a multiple of 1024
 
-// Who goes on first: in order; in the opposite order, blocks and clusters too; the first two lanes of each warp, as far as they can.
-enum class Order : int { forwards, backwards, leaders };
+// Who goes on first: in order; in the opposite order, blocks and clusters too; as far as they can the first two lanes of each warp, or the first
+// warpgroup of each block.
+enum class Order : int { forwards, backwards, lanes, warpgroup };
 
 struct How {
   int late_copies, late_products;
@@ -81,10 +82,11 @@ static std::deque<std::function<void()>> late;
 static jmp_buf scheduler, end_of_run;
 static char fault[8 << 10];
 
+// Ends the run with what went wrong.
 [[noreturn]] __attribute__((format(printf, 1, 2))) inline void fail(const char* what, ...) {
   va_list more;
   va_start(more, what);
-  int at = self ? snprintf(fault, sizeof fault, "block %d thread %d: ", self->block, self->thread) : 0;
+  const int at = self ? snprintf(fault, sizeof fault, "block %d thread %d: ", self->block, self->thread) : 0;
   vsnprintf(fault + at, sizeof fault - at, what, more);
   va_end(more);
   _longjmp(end_of_run, 1);
@@ -194,12 +196,14 @@ inline void resume(Fiber& f) {
 // What has turn i of so many.
 inline int at_turn(int i, int count) { return how.order == Order::backwards ? count - 1 - i : i; }
 
-// One turn for each thread of a block that can go on, of the first lanes of warps or of all; whether any could.
-inline bool turn_of(int block, int lanes) {
+inline bool is_first(const Fiber& f) { return how.order == Order::lanes ? f.thread % 32 < 2 : how.order == Order::warpgroup ? f.thread < 128 : false; }
+
+// One turn for each thread of a block that can go on, of the first ones or of the others; whether any could.
+inline bool turn_of(int block, bool first) {
   bool any = false;
   for (int i = 0; i < launched.threads; i++) {
     Fiber& f = fibers[block * launched.threads + at_turn(i, launched.threads)];
-    if (f.thread % 32 >= lanes || f.ended || (f.wait.over && !f.wait.over(f.wait))) continue;
+    if (is_first(f) != first || f.ended || (f.wait.over && !f.wait.over(f.wait))) continue;
     f.wait = {}, any = true;
     resume(f);
   }
@@ -222,9 +226,7 @@ inline bool turn_of(int block, int lanes) {
 inline void take_turns() {
   for (;;) {
     bool any = false, ended = true;
-    for (int lanes = how.order == Order::leaders ? 2 : 32; lanes <= 32 && !any; lanes += 30) {
-      for (int i = 0; i < launched.cluster && !any; i++) any = turn_of(at_turn(i, launched.cluster), lanes);
-    }
+    for (int i = 0; i < 2 * launched.cluster && !any; i++) any = turn_of(at_turn(i % launched.cluster, launched.cluster), i < launched.cluster);
     if (any) continue;
     for (const Fiber& f : fibers) ended = ended && f.ended;
     if (late.empty() && ended) return;

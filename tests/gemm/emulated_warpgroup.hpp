@@ -118,9 +118,9 @@ inline void do_product(int block, int group) {
   w.done++;
   for (int lane = 0; lane < 128; lane++) {
     auto& of = p.of[lane];
-    if (memcmp(of.a, of.seen, sizeof of.seen)) fail("block %d thread %d: an operand that was changed while it was multiplied", block, group * 128 + lane);
+    if (memcmp(of.a, of.seen, sizeof of.seen)) fail("an operand of thread %d of block %d was changed while it was multiplied", group * 128 + lane, block);
     for (size_t i = 0; i < of.start.size(); i++)
-      if (of.sums[i] != kPoison) fail("block %d thread %d: sums that were changed while they were made", block, group * 128 + lane);
+      if (of.sums[i] != kPoison) fail("sums of thread %d of block %d were changed while they were made", group * 128 + lane, block);
     // To the next product of these sums, or to the thread
     Product::OfThread* next = nullptr;
     for (size_t i = w.done - w.first; i < w.products.size() && !next; i++)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cases import Case, Spec, fast_specs, selected
-from emulated_block import Change
-from emulated_checks import WAYS, Wide, assert_groups_right, assert_right, checker_of, needs_compiler, seen, wide
+from emulated_block import Change, EmulatedBlocks
+from emulated_checks import WAYS, Tile, Wide, assert_groups_right, assert_right, checker_of, needs_compiler, seen, wide
 
 from humming_convert.gemm import cluster_sm90a
 from humming_convert.gemm.cluster_sm90a import SIZES, Size
@@ -44,7 +46,9 @@ def few_stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("few_stages")
 def test_the_kernel_gives_float64_products_and_every_single_weight(tmp_path: Path) -> None:
     rows = [ROWS[i % len(ROWS)] for i in range(len(SPECS))]
-    assert assert_right([(checker_of(wide(s), cluster_sm90a, True), (m,)) for s, m in zip(SPECS, rows, strict=True)], tmp_path) == 12
+    assert (
+        assert_right([(checker_of(wide(s), Tile(cluster_sm90a, m), True), (m,)) for s, m in zip(SPECS, rows, strict=True)], tmp_path) == 12
+    )
 
 
 @needs_compiler
@@ -53,7 +57,7 @@ def test_the_kernel_gives_float64_products_and_every_single_weight(tmp_path: Pat
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("part", range(4))
 def test_every_tile_gives_float64_products_in_every_way_in_which_copies_and_products_come(rows: int, part: int, tmp_path: Path) -> None:
-    checkers = [(checker_of(wide(s), cluster_sm90a, True), (rows,)) for s in SPECS[part::4]]
+    checkers = [(checker_of(wide(s), Tile(cluster_sm90a, rows), True), (rows,)) for s in SPECS[part::4]]
     assert assert_right(checkers, tmp_path, ways=len(WAYS)) == 3
 
 
@@ -72,11 +76,12 @@ def test_tilings_as_they_are_chosen_give_float64_products(part: int, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(12))
 def test_the_kernel_gives_float64_products_and_every_single_weight_in_every_layer(part: int, tmp_path: Path) -> None:
-    """Layers with experts by their first task, which is dense for no other."""
     mine = [s for s in selected() if taken(s, True)]
     assert len(mine) == 177
-    checkers = [(checker_of(s, cluster_sm90a, True), (ROWS[i % len(ROWS)],)) for i, s in enumerate(mine[part::12])]
-    assert assert_right([(c, rows) for c, rows in checkers if not c.layer.experts], tmp_path) > 5
+    checkers = [
+        (checker_of(s, Tile(cluster_sm90a, ROWS[i % len(ROWS)]), True), (ROWS[i % len(ROWS)],)) for i, s in enumerate(mine[part::12])
+    ]
+    assert assert_right(checkers, tmp_path) > 10
 
 
 @needs_compiler
@@ -85,6 +90,18 @@ def test_the_kernel_gives_float64_products_and_every_single_weight_in_every_laye
 @pytest.mark.parametrize("each", [20, pytest.param(150, marks=pytest.mark.slow)])
 def test_rows_of_experts_that_lie_side_by_side_give_float64_products(spec: Wide, each: int, tmp_path: Path) -> None:
     assert_groups_right(checker_of(spec, cluster_sm90a, True), tmp_path, each)
+
+
+@needs_compiler
+def test_a_planted_bit_in_any_tensor_shows(tmp_path: Path) -> None:
+    checker = checker_of(SPECS[9], Tile(cluster_sm90a, 16), True)
+    assert set(checker.packed) == {"weight", "weight_scale", "zero_point", "bias"}
+    checker.device = EmulatedBlocks(tmp_path, checker.sources((1,)))
+    for role, x in checker.packed.items():
+        planted = x.copy()
+        planted.reshape(-1).view(np.uint8)[1] ^= 1 << 5
+        found = replace(checker, packed=checker.packed | {role: planted}).check((1,))
+        assert not found.ok, role
 
 
 # --- That a fault shows
@@ -101,48 +118,55 @@ EXPECTED, CLUSTER_BEGINS, CLUSTER_ENDS = (
     "cluster_arrive(), cluster_wait();",
     "kCluster > 1) cluster_wait();",
 )
-# what is wrong -> a layer that shows it, and one change
+# what is wrong -> a layer and a number of rows that show it, and one change
 FAULTS = {
-    "the first tile is not waited for": (WORDS, Change(KERNEL, "  all_stages.wait(now);\n  make_operands", "  make_operands")),
-    "a tile is not waited for": (WORDS, Change(KERNEL, "          all_stages.wait(now);\n", "")),
-    "a stage is released before its products": (WORDS, Change(KERNEL, WAIT + RELEASE, RELEASE + WAIT)),
+    "the first tile is not waited for": (WORDS, 16, Change(KERNEL, "  all_stages.wait(now);\n  make_operands", "  make_operands")),
+    "a tile is not waited for": (WORDS, 16, Change(KERNEL, "          all_stages.wait(now);\n", "")),
+    "a stage is released before its products": (WORDS, 16, Change(KERNEL, WAIT + RELEASE, RELEASE + WAIT)),
     "a stage is released before all lanes have read its scales": (
         GROUPS,
+        16,
         Change(KERNEL, "S::kActGroups > 0) __syncwarp();", "false) __syncwarp();"),
     ),
-    "a stage is released to its own block alone": (WORDS, Change(STAGES, "if (lane < kCluster)", "if (lane == 0)")),
-    "a stage is filled before it is free": (WORDS, Change(STAGES, "stages.wait_until_free(at, tile - begin);\n    const u32", "const u32")),
-    "scales come before a stage is free": (GROUPS, Change(STAGES, "stages.wait_until_free(at, tile - begin);\n    float", "float")),
-    "scales are not waited for": (GROUPS, Change(STAGES, "kFilling = kActGroups > 0 ? 2 : 1", "kFilling = 1")),
-    "fewer bytes are expected": (WORDS, Change(STAGES, EXPECTED, EXPECTED + " - 16")),
-    "more bytes are expected": (WORDS, Change(STAGES, EXPECTED, EXPECTED + " + 16")),
-    "rows of x of the other block are not expected": (WORDS, Change(STAGES, EXPECTED, "Stage::kPanelBytes / kCluster + kTileBytesOfW")),
-    "a box goes to the place of the other block's": (WORDS, Change(STAGES, "stage + rank * S::kBoxRows * 128", "stage")),
+    "a stage is released to its own block alone": (WORDS, 16, Change(STAGES, "if (lane < kCluster)", "if (lane == 0)")),
+    "a stage is filled before it is free": (
+        WORDS,
+        16,
+        Change(STAGES, "stages.wait_until_free(at, tile - begin);\n    const u32", "const u32"),
+    ),
+    "scales come before a stage is free": (GROUPS, 16, Change(STAGES, "stages.wait_until_free(at, tile - begin);\n    float", "float")),
+    "scales are not waited for": (GROUPS, 16, Change(STAGES, "kFilling = kActGroups > 0 ? 2 : 1", "kFilling = 1")),
+    "fewer bytes are expected": (WORDS, 16, Change(STAGES, EXPECTED, EXPECTED + " - 16")),
+    "more bytes are expected": (WORDS, 16, Change(STAGES, EXPECTED, EXPECTED + " + 16")),
+    "rows of x of the other block are not expected": (WORDS, 16, Change(STAGES, EXPECTED, "Stage::kPanelBytes / kCluster + kTileBytesOfW")),
+    "a box goes to the place of the other block's": (WORDS, 16, Change(STAGES, "stage + rank * S::kBoxRows * 128", "stage")),
     "an operand is made in the place of one that is multiplied": (
         INTEGERS,
+        16,
         Change(KERNEL, "kItem + 1>(a[1 - kOperands]", "kItem + 1>(a[kOperands]"),
     ),
-    "products are waited for too late": (INTEGERS, Change(KERNEL, "wait_for_products<1>();", "wait_for_products<2>();")),
+    "products are waited for too late": (INTEGERS, 16, Change(KERNEL, "wait_for_products<1>();", "wait_for_products<2>();")),
     "the last products are not waited for": (
         WORDS,
+        16,
         Change(KERNEL, "wait_for_products<0>();\n    if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>())", ""),
     ),
-    "registers are not made ready": (WORDS, Change(KERNEL, "      ready();\n", "")),
+    "registers are not made ready": (WORDS, 16, Change(KERNEL, "      ready();\n", "")),
     "sums are stored over the last stage": (
         WORDS,
+        16,
         Change(KERNEL, "sync_first<S::kMultiplying>();\n  if constexpr (S::kCluster", "if constexpr (S::kCluster"),
     ),
-    "sums are read before all are stored": (WORDS, Change(KERNEL, "sync_first<S::kMultiplying>();\n  // Row", "  // Row")),
-    "the other block's barriers are not waited for": (WORDS, Change(KERNEL, CLUSTER_BEGINS, "__syncthreads();")),
-    "a block leaves before the other one is through": (WORDS, Change(KERNEL, CLUSTER_ENDS, "kCluster > 1) return;")),
-    "more registers are asked for than there are": (WORDS, Change(STAGES, "/ kMultiplying / 8 * 8;", "/ kMultiplying / 8 * 8 + 8;")),
+    "sums are read before all are stored": (WORDS, 16, Change(KERNEL, "sync_first<S::kMultiplying>();\n  // Row", "  // Row")),
+    "the other block's barriers are not waited for": (WORDS, 16, Change(KERNEL, CLUSTER_BEGINS, "__syncthreads();")),
+    "a block leaves before the other one is through": (WORDS, 16, Change(KERNEL, CLUSTER_ENDS, "kCluster > 1) return;")),
+    "more registers are asked for than there are": (WORDS, 16, Change(STAGES, "/ kMultiplying / 8 * 8;", "/ kMultiplying / 8 * 8 + 8;")),
 }
 ALWAYS = (
     "a tile is not waited for",
     "a stage is released before its products",
     "fewer bytes are expected",
     "an operand is made in the place of one that is multiplied",
-    "a block leaves before the other one is through",
 )
 
 
@@ -150,7 +174,7 @@ ALWAYS = (
 @pytest.mark.usefixtures("few_stages")
 @pytest.mark.parametrize("what", [w if w in ALWAYS else pytest.param(w, marks=pytest.mark.slow) for w in FAULTS])
 def test_a_fault_in_the_kernel_shows(what: str, tmp_path: Path) -> None:
-    spec, change = FAULTS[what]
-    shown = seen(checker_of(spec, cluster_sm90a, True), tmp_path, 16, change)
+    spec, rows, change = FAULTS[what]
+    shown = seen(checker_of(spec, Tile(cluster_sm90a, rows), True), tmp_path, rows, change)
     print(what, "::", shown)
     assert shown is not None
