@@ -86,6 +86,8 @@ class Server:
         self.tokens_in_store = 0
         self.log: list[tuple[str, str]] = []
         self.lock = threading.Lock()
+        self.answering = threading.Condition(self.lock)
+        self.under_way = 0
         handler = type("Handler", (Handler,), {"hub": self})
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2)]
         here, there = (s.server_address[1] for s in self._servers)
@@ -113,7 +115,9 @@ class Server:
             self.faults = before
 
     def forget(self) -> None:
-        """What was sent so far."""
+        """What was sent so far; also to a client that has gone, whose request is answered a moment later."""
+        with self.answering:
+            assert self.answering.wait_for(lambda: self.under_way == 0, timeout=60), "a request is not answered"
         self.sent.clear()
         self.log.clear()
         self.tokens_in_store = 0
@@ -166,6 +170,16 @@ class Handler(BaseHTTPRequestHandler):
 
     # ------------------------------------------------------------------ requests
     def handle_any(self) -> None:
+        with self.hub.answering:
+            self.hub.under_way += 1
+        try:
+            self.handle_one_kind()
+        finally:
+            with self.hub.answering:
+                self.hub.under_way -= 1
+                self.hub.answering.notify_all()
+
+    def handle_one_kind(self) -> None:
         url = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with self.hub.lock:
