@@ -139,6 +139,11 @@ FAULTS = {
     "fewer bytes are expected": (WORDS, 16, Change(STAGES, EXPECTED, EXPECTED + " - 16")),
     "more bytes are expected": (WORDS, 16, Change(STAGES, EXPECTED, EXPECTED + " + 16")),
     "rows of x of the other block are not expected": (WORDS, 16, Change(STAGES, EXPECTED, "Stage::kPanelBytes / kCluster + kTileBytesOfW")),
+    "groups from outside the tensor are copied": (
+        WORDS,
+        16,
+        Change(STAGES, "(tile * S::kTileK / L::group_k)", "(tile * S::kTileK / L::group_k + 1)"),
+    ),
     "a box goes to the place of the other block's": (WORDS, 16, Change(STAGES, "stage + rank * S::kBoxRows * 128", "stage")),
     "an operand is made in the place of one that is multiplied": (
         INTEGERS,

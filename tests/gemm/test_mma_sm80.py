@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,17 +10,14 @@ import numpy as np
 import pytest
 from cases import Case, Spec, fast_specs, selected
 from emulated_block import EmulatedBlocks
-from emulation import COMPILER
+from emulated_checks import assert_right, checker_of, needs_compiler
 from narrow_layers import LONG, NARROW, Narrow
 
 from humming_convert.gemm import mma_sm80, tasks
-from humming_convert.gemm.check import Checker, random_rows
+from humming_convert.gemm.check import random_rows
 from humming_convert.gemm.multiplier import Multiplier, source_of, sources
 from humming_convert.gemm.parts import ROOM, bucket, parts_of, sum_bytes
-from humming_convert.gemm.reference import Reference
-from humming_convert.layouts import PackedLayer
 
-needs_compiler = pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C++ compiler that emulated_block.hpp is for")
 # bytes of shared memory that a block can have: CUDA C++ Programming Guide, technical specifications by compute capability
 SHARED = {sm: kb * 1024 for sm, kb in {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}.items()}
 
@@ -110,42 +106,28 @@ def test_every_number_of_rows_has_one_of_the_tiles() -> None:
 # --- The kernel itself
 
 
-def checker_of(case: Case, packed: PackedLayer) -> Checker:
-    tensors = {role: np.ascontiguousarray(x) for role, x in packed.tensors.items()}
-    recipe = packed.recipe
-    reference = Reference(recipe.config.as_dict(), recipe.pair.target, recipe.environment, tensors)
-    checker = Checker(None, case.layer, case.compute, tensors, reference.weights, reference.bias, 0.25)  # type: ignore[arg-type]
-    checker.family = mma_sm80  # type: ignore[assignment]
-    return checker
-
-
-def assert_right(specs: list[Spec], folder: Path) -> int:
-    """Products of one number of rows and every weight by unit vectors, against float64; sizes of tiles and copies, late or early, by turns."""
-    checkers = [(checker_of(case_of(s), s.packed()), ((1,), (12,), (33,), (20,))[i % 4]) for i, s in enumerate(specs)]
-    device = EmulatedBlocks(folder, [source for checker, rows in checkers for source in checker.sources(rows)])
-    for i, (checker, rows) in enumerate(checkers):
-        checker.device, device.late = device, i % 2 == 0
-        found = checker.check(rows)
-        assert found.ok and found.weights, (specs[i].name, [str(w) for w in found.wrong])
-    return len(checkers)
+def assert_all_right(specs: list[Spec], folder: Path) -> int:
+    """Every layer with one number of rows, which with those of unit vectors show every size of tile."""
+    rows = ((1,), (12,), (33,), (20,))
+    return assert_right([(checker_of(s, mma_sm80), rows[i % 4]) for i, s in enumerate(specs)], folder)
 
 
 @needs_compiler
 def test_the_kernel_gives_float64_products_and_every_single_weight(tmp_path: Path) -> None:
-    assert assert_right(fast_specs()["mma_sm80"], tmp_path) == 11
+    assert assert_all_right(fast_specs()["mma_sm80"], tmp_path) == 11
 
 
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(9))
 def test_the_kernel_gives_float64_products_and_every_single_weight_in_every_layer(part: int, tmp_path: Path) -> None:
-    assert assert_right(taken()[part::9], tmp_path) > 25
+    assert assert_all_right(taken()[part::9], tmp_path) > 25
 
 
 @needs_compiler
 def test_a_planted_bit_in_any_tensor_shows(tmp_path: Path) -> None:
     spec = next(s for s in taken() if (s.weight, s.zero, s.act) == ("uint4", "int", "16"))
-    checker = checker_of(case_of(spec), spec.packed())
+    checker = checker_of(spec, mma_sm80)
     assert set(checker.packed) == {"weight", "weight_scale", "zero_point", "bias"}
     checker.device = EmulatedBlocks(tmp_path, checker.sources((1,)))
     for role, x in checker.packed.items():
@@ -159,7 +141,7 @@ def test_a_planted_bit_in_any_tensor_shows(tmp_path: Path) -> None:
 def test_contiguous_and_masked_rows_give_what_indexed_rows_give(tmp_path: Path) -> None:
     """Bit for bit: the same tile, so the same order of sums."""
     spec = next(s for s in taken() if case_of(s).layer.experts and s.act == "16")
-    checker = checker_of(case_of(spec), spec.packed())
+    checker = checker_of(spec, mma_sm80)
     layer, experts, most = checker.layer, checker.layer.experts, 5
     wanted = [source_of(mma_sm80, layer, checker.compute, most, task) for task in tasks.GROUPED]  # type: ignore[arg-type]
     device = EmulatedBlocks(tmp_path, wanted)
@@ -177,13 +159,13 @@ def test_contiguous_and_masked_rows_give_what_indexed_rows_give(tmp_path: Path) 
 @pytest.mark.parametrize("spec", NARROW.values(), ids=NARROW)
 def test_k_that_is_one_group_or_ends_inside_a_segment(spec: Narrow, tmp_path: Path) -> None:
     assert case_of(spec).layer.shape_k == spec.shape[1]
-    assert assert_right([spec, replace(spec, seed=spec.seed + 4)], tmp_path) == 2
+    assert assert_all_right([spec, replace(spec, seed=spec.seed + 4)], tmp_path) == 2
 
 
 @needs_compiler
 @pytest.mark.parametrize("spec", LONG.values(), ids=LONG)
 def test_blocks_that_share_k_give_one_sum_the_same_each_time(spec: Narrow, tmp_path: Path) -> None:
-    checker = checker_of(case_of(spec), spec.packed())
+    checker = checker_of(spec, mma_sm80)
     compute = mma_sm80.fitted(checker.layer, checker.compute)
     every = (1, 12, 20, 33)
     assert all(mma_sm80.tuning(checker.layer, compute, m).parts > 1 for m in every)
