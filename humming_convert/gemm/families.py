@@ -56,8 +56,12 @@ class Family(Protocol):
 
 PLAIN = cast(Family, mma_any)
 FAMILIES: tuple[Family, ...] = (cast(Family, cluster_sm90a), cast(Family, wgmma_sm90a), cast(Family, mma_sm80), PLAIN)
-# Up to how many rows (with experts: rows an expert) a family is faster than those before it: measured on an H200 (docs/gemm.md)
-UP_TO = {mma_sm80.NAME: 32, wgmma_sm90a.NAME: 16}
+# Families that are faster than one for fewer rows, and up to how many (with experts: rows an expert): measured on an H200 (docs/gemm.md). The first that takes
+# a layer is taken
+FOR_FEWER: dict[str, tuple[tuple[int, Family], ...]] = {
+    cluster_sm90a.NAME: ((32, cast(Family, mma_sm80)), (16, cast(Family, wgmma_sm90a))),
+    wgmma_sm90a.NAME: ((32, cast(Family, mma_sm80)),),
+}
 # compiled and looked at on a machine without such a GPU: no choice before they have been run on one
 NEVER_RUN: tuple[Family, ...] = (cast(Family, mx_sm120a), cast(Family, umma_sm100a))
 
@@ -194,12 +198,12 @@ class Choice:
 
 
 def choose(layer: Layer, compute: Compute, sm: int, among: Sequence[Family] = FAMILIES) -> Choice:
-    """The first family that takes the layer, and beside it those that are faster for fewer rows."""
+    """The first family that takes the layer, and beside it one that is faster for fewer rows."""
     rejected: list[Rejected] = []
     for i, family in enumerate(among):
         reason = family.why_not(layer, compute, sm)
         if reason is None:
-            few = _for_fewer(layer, compute, sm, family, among[i + 1 :])
+            few = _for_fewer(layer, compute, sm, family)
             listed = None
             if family.MAPPED and layer.experts:
                 listed = next(f for f in among[i + 1 :] if f.why_not(layer, compute, sm) is None)
@@ -208,18 +212,14 @@ def choose(layer: Layer, compute: Compute, sm: int, among: Sequence[Family] = FA
     raise AssertionError(rejected)
 
 
-def _for_fewer(layer: Layer, compute: Compute, sm: int, family: Family, others: Sequence[Family]) -> tuple[tuple[int, Family], ...]:
-    """Families that are faster for fewer rows than `family`, and up to how many. Of two with the same rows the one that comes later is the faster."""
-    if not family.NAME.endswith("_sm90a"):
-        return ()
-    out: list[tuple[int, Family]] = []
-    for other in reversed(others):
-        rows = UP_TO.get(other.NAME, 0)
+def _for_fewer(layer: Layer, compute: Compute, sm: int, family: Family) -> tuple[tuple[int, Family], ...]:
+    """The family that is faster for fewer rows than `family`, and up to how many; none."""
+    for rows, other in FOR_FEWER.get(family.NAME, ()):
         # sm_90 has no E4M3 for mma.sync: the compiler unpacks every operand to float16
         unpacks = other.NAME == mma_sm80.NAME and family.fitted(layer, compute).operand == "e4m3"
-        if rows > (out[-1][0] if out else 0) and not unpacks and other.why_not(layer, compute, sm) is None:
-            out.append((rows, other))
-    return tuple(out)
+        if not unpacks and other.why_not(layer, compute, sm) is None:
+            return ((rows, other),)
+    return ()
 
 
 def named(name: str) -> Family:

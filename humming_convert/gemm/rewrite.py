@@ -1,7 +1,7 @@
 """A finished folder's manifest changed in place: written beside, flushed, renamed; its digest made anew.
 
 In: a folder and what changes.  Out: a folder that verifies.  Only what was added after conversion goes through here: the `gpu` sections of
-`verify --gpu` and the entry of shipped kernels.  Facts: architecture.md 9.6.
+`verify --gpu`, shipped kernels and tunings.  Facts: architecture.md 9.6.
 """
 
 from __future__ import annotations
@@ -20,15 +20,20 @@ from humming_convert.manifest.read import rank_names, read_manifest
 Change = Callable[[dict[str, Any]], None]
 
 
+def _replace(path: Path, data: bytes | memoryview) -> None:
+    """Whole or not at all, by one rename."""
+    beside = path.with_name(f".{path.name}.new")
+    with open(beside, "wb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(beside, path)
+
+
 def write_manifest(folder: Path, name: str, manifest: dict[str, Any]) -> None:
     """With its digest, by one rename."""
     manifest["manifest_digest"] = manifest_digest(manifest)
-    beside = folder / f".{name}.new"
-    with open(beside, "w", encoding="utf-8") as f:
-        f.write(json.dumps(manifest, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(beside, folder / name)
+    _replace(folder / name, (json.dumps(manifest, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -46,6 +51,12 @@ def rewrite(folder: Path, change: Change, name: str = NAME) -> None:
         assert name in rank_names(common), name
         set_file(common, folder / name)
         write_manifest(folder, NAME, common)
+
+
+def put_file(path: Path, data: bytes | memoryview) -> None:
+    """A file of a finished folder, and its entry in the manifest."""
+    _replace(path, data)
+    rewrite(path.parent, lambda manifest: set_file(manifest, path))
 
 
 def set_file(manifest: dict[str, Any], path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from humming_convert.gemm.families import choose
 from humming_convert.gemm.layer import UnknownLayer
 from humming_convert.gemm.multiplier import sources
 from humming_convert.gemm.nvrtc import architecture, compiler
-from humming_convert.gemm.rewrite import drop_file, rewrite, set_file
+from humming_convert.gemm.rewrite import drop_file, put_file, rewrite
 from humming_convert.gemm.source import KernelSource
 from humming_convert.gemm.stored import stored_layers
 from humming_convert.gemm.tunings import every_tuning
@@ -90,13 +89,7 @@ def build(folder: Path, sm: int, cache: KernelCache, jobs: int | None = None, to
         said = {"arch": arch, "compiler": ".".join(map(str, compiler().version)), "kernels": index, "layers": found.families}
         archive.writestr(zipfile.ZipInfo(INDEX), json.dumps(said, indent=1, sort_keys=True), zipfile.ZIP_DEFLATED)
     path = folder / archive_name(arch)
-    beside = folder / f".{path.name}.new"
-    with open(beside, "wb") as f:
-        f.write(packed.getbuffer())
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(beside, path)
-    rewrite(folder, lambda manifest: set_file(manifest, path), NAME)
+    put_file(path, packed.getbuffer())
     return Built(path, len(wanted), len({name for _, layers in wanted.values() for name in layers}))
 
 

@@ -7,7 +7,6 @@ order, else within rounding. A candidate that is wrong is named and never wins; 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -25,13 +24,12 @@ from humming_convert.gemm.families import ByRows, Family, Fixed, Tuned
 from humming_convert.gemm.load import Loaded, load_folder
 from humming_convert.gemm.multiplier import BYTES, ROLES, Multiplier
 from humming_convert.gemm.nvrtc import architecture, compiler
-from humming_convert.gemm.rewrite import rewrite, set_file
+from humming_convert.gemm.rewrite import put_file
 from humming_convert.gemm.sampled import Rows, ends, random_activations, sample_of, tolerance
 from humming_convert.gemm.source import KernelSource, kernel_source, templates_digest
 from humming_convert.gemm.stored import StoredLayer
 from humming_convert.gemm.timing import Graphs, Times, copies_for, timed
 from humming_convert.gemm.tunings import bounds_of, fields_of, key_of, measured_at, offered, tuning_file, why_not
-from humming_convert.manifest.build import NAME
 from humming_convert.manifest.tuning import TunedDevice, TunedLayer, TunedRange, TuningFile, encode, file_name
 
 SEED = 0x74756E65
@@ -278,11 +276,5 @@ def write(folder: Path, device: Device, found: Sequence[LayerFound]) -> Path:
         layers=tuple(layers[key] for key in sorted(layers)),
     )
     path = folder / file_name(arch)
-    beside = folder / f".{path.name}.new"
-    with open(beside, "wb") as f:
-        f.write(encode(file.with_device(entry)))
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(beside, path)
-    rewrite(folder, lambda manifest: set_file(manifest, path), NAME)
+    put_file(path, encode(file.with_device(entry)))
     return path

@@ -10,7 +10,7 @@ from compile_table import inspect, tool
 from narrow_layers import NARROW, Narrow
 from needs import needs_nvrtc
 
-from humming_convert.gemm.families import FAMILIES, NEVER_RUN, PLAIN, UP_TO, ByRows, at_rows, choose, named
+from humming_convert.gemm.families import FAMILIES, FOR_FEWER, NEVER_RUN, PLAIN, ByRows, at_rows, choose, named
 from humming_convert.gemm.multiplier import source_of, sources
 from humming_convert.gemm.nvrtc import architecture, compile_cubin
 from humming_convert.gemm.operands import ROUNDINGS
@@ -46,7 +46,7 @@ def test_every_layer_has_a_family_and_every_family_that_was_passed_over_has_a_re
 
 def test_few_rows_beside_hopper_s_own_instruction_go_to_mma_sync_unless_it_would_unpack_every_operand() -> None:
     kinds = {"mma_sm80": 0, "wgmma_sm90a": 0}
-    few, some = UP_TO["mma_sm80"], UP_TO["wgmma_sm90a"]
+    few, some = (rows for rows, _ in FOR_FEWER["cluster_sm90a"])
     for spec in selected():
         case = case_of(spec, 90)
         choice = choose(case.layer, case.compute, 90)

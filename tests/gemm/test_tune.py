@@ -31,6 +31,7 @@ from humming_convert.gemm.load import Loaded
 from humming_convert.gemm.multiplier import Multiplier
 from humming_convert.gemm.parts import ROOM, bucket, sum_bytes
 from humming_convert.gemm.reference import Reference
+from humming_convert.gemm.rewrite import put_file
 from humming_convert.gemm.sampled import Rows
 from humming_convert.gemm.source import kernel_source
 from humming_convert.gemm.stored import stored_layers
@@ -244,8 +245,7 @@ def device_of(*layers: files.TunedLayer, **more: Any) -> files.TunedDevice:
 
 def put(folder: Path, *devices: files.TunedDevice) -> Path:
     path = folder / FILE
-    path.write_bytes(encode(TuningFile(arch="sm_90a", devices=devices)))
-    tune.rewrite(folder, lambda manifest: tune.set_file(manifest, path), "humming_manifest.json")
+    put_file(path, encode(TuningFile(arch="sm_90a", devices=devices)))
     return path
 
 
@@ -279,7 +279,7 @@ def test_verify_takes_the_file_and_finds_a_damaged_one(folder: Path) -> None:
     path = put(folder, device_of(entry))
     assert not api.verify(folder).failed
     path.write_text("{}")
-    tune.rewrite(folder, lambda manifest: tune.set_file(manifest, path), "humming_manifest.json")
+    put_file(path, path.read_bytes())
     assert [f.code for f in api.verify(folder).findings] == ["tuning-damaged"]
 
 
