@@ -295,15 +295,16 @@ class Checker:
 
     def _weights_of(self, found: LayerCheck, e: int, w: F64, probes: Probes) -> None:
         layer = self.layer
-        tolerance = TOLERANCES["weight" if self.exact else "weight-zero-point"][0]
         group = layer.group_k or layer.shape_k
         for first, q, scale, lead in probes.rows:
             expert_of_row = np.full(lead.size, e) if layer.experts else None
             y = self.device.get(probes.multiplier.multiply(q, scale, expert_of_row)).astype(np.float64)
             found.weights += y.size
             want = w[:, first : first + lead.size].T * lead[:, None]
+            rounded_before = self._family(lead.size).rounding(layer, self.compute) == "weights"
+            tolerance = TOLERANCES["weight-rounded" if rounded_before else "weight" if self.exact else "weight-zero-point"][0]
             with np.errstate(over="ignore"):
-                if self._family(lead.size).rounding(layer, self.compute) == "weights":
+                if rounded_before:
                     want = want.astype(DTYPES[layer.half]).astype(np.float64)  # one number a row, and that is 1
                 rounded = want.astype(np.float32).astype(np.float64)
 
