@@ -2,7 +2,8 @@
 //
 // A block makes 128 rows of W x kTileM rows of x. Each of two warpgroups has a block of 64 rows, each of its warps a row tile of 16: an operand that is
 // made once is multiplied by all of kTileM rows. A warpgroup of its own asks for the copies. The blocks of a cluster have the same rows of x: each asks
-// for its share and has it sent to all, so that x is read from the second-level cache once for the cluster.
+// for its share and has it sent to all, so that x is read from the second-level cache once for the cluster. Rows that come in lists are copied by the
+// other three warps of that warpgroup.
 // Tensor cores never wait for scales: those of 16-bit operands are multiplied into them, and so rounded once where they do not fit (C::rounds says that
 // this was asked for); sums of 8-bit operands are scaled while the next ones are multiplied.
 // What it takes, and why not: gemm/cluster_sm90a.py.
@@ -15,13 +16,15 @@
 namespace hc {
 
 template <class L, class C, class T>
-__device__ void cluster_sm90a(const TensorMap& x, const Tensors& all, const float* x_scale, const TaskLists& lists, const PartSums& sums_of_parts,
+__device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const float* x_scale, const TaskLists& lists, const PartSums& sums_of_parts,
                               void* y, int m) {
   using S = ClusterShape<L, C, T>;
   constexpr int kSums = S::kTileM / 2;
   extern __shared__ u8 shared[];
   u8* const stages = shared + (1024 - shared_address(shared) % 1024) % 1024;
+  constexpr bool kAssisted = S::kGathers || S::kActGroups > 0;
   __shared__ u64 full[T::stages], free_again[T::stages];
+  __shared__ int rows_of_x[kAssisted ? S::kTileM : 1];
 
   // This block, this warp, this lane
   const RowTile here = tile_of<L, C, S::kTileM>(lists, blockIdx.y, m);
@@ -35,6 +38,9 @@ __device__ void cluster_sm90a(const TensorMap& x, const Tensors& all, const floa
     for (int i = 0; i < T::stages; i++) start_barrier(full + i, S::kFilling), start_barrier(free_again + i, S::kProducer * S::kCluster);
     publish_barriers();
   }
+  if constexpr (kAssisted) {
+    if (int(threadIdx.x) < S::kTileM) rows_of_x[threadIdx.x] = row_of<C>(lists, here, here.first + threadIdx.x);
+  }
   __syncwarp();
   if constexpr (S::kCluster > 1) {
     cluster_arrive(), cluster_wait();
@@ -42,13 +48,13 @@ __device__ void cluster_sm90a(const TensorMap& x, const Tensors& all, const floa
     __syncthreads();
   }
 
-  const Stages<T::stages, S::kStageBytes> all_stages{stages, full, free_again};
+  const Stages<T::stages, S::kStageBytes, S::kGathers> all_stages{stages, full, free_again};
   if (warp >= S::kProducer) {
     release_registers<S::kRegistersOfProducer>();
     if (warp == S::kProducer) {
       if (elected()) fill_stages<S, L>(all_stages, begin, end, x, w, here.first, rank, first_n);
-    } else if constexpr (S::kActGroups > 0) {
-      scale_stages<S, C>(all_stages, begin, end, x_scale, lists, here, warp - S::kProducer - 1, lane);
+    } else if constexpr (kAssisted) {
+      assist_stages<S, L>(all_stages, begin, end, x, x_scale, rows_of_x, threadIdx.x - S::kMultiplying - 32);
     }
     return;
   }

@@ -1,6 +1,7 @@
 // Stages of cluster_sm90a.cuh: what they hold, the warps that fill them, and the operands and scales that come out of them.
 //
-//   rows of x     kTileM x 128 bytes, chunks exchanged as in stages_sm80.cuh: boxes of a tensor map, kTileM / kCluster rows from each block of the cluster
+//   rows of x     kTileM x 128 bytes, chunks exchanged as in stages_sm80.cuh: boxes of a tensor map, kTileM / kCluster rows from each block of the cluster;
+//                 rows that come in lists are copied chunk by chunk
 //   words, scales, zero points   as in stages_sm80.cuh, whole lines at once
 //   scales of x   [group of a tile][kTileM], float32, where groups of activations have scales of their own
 //
@@ -9,6 +10,7 @@
 
 #include "bulk_sm90a.cuh"
 #include "stages_sm80.cuh"
+#include "warpgroup_sm90a.cuh"
 
 namespace hc {
 
@@ -17,10 +19,12 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   using Stage = StageShape<L, 256, 2, T::tile_m, T::tile_k>;
   using Stage::kTileM, Stage::kTileN, Stage::kTileK;
   static constexpr int kMultiplying = 256, kProducer = kMultiplying / 32;  // threads; the first warp behind them
+  static constexpr int kAssisting = 96;  // threads of the three warps behind that one
   // Registers of a thread, by eights: what the three warpgroups of a block begin with is shared anew. A warpgroup that asks for more waits for ever.
   static constexpr int kAtFirst = 65536 / T::blocks / T::threads / 8 * 8, kRegistersOfProducer = 24;
   static constexpr int kRegisters = (kAtFirst * T::threads - kRegistersOfProducer * 128) / kMultiplying / 8 * 8;
   static constexpr int kCluster = T::cluster, kBoxRows = kTileM / kCluster;
+  static constexpr bool kGathers = C::task == Task::indexed;  // rows of x lie anywhere
   static constexpr int kStep = 256 / L::act_bits, kSteps = kTileK / kStep;
   static constexpr int kPart = ceil_to(Stage::kTiles, T::parts) / T::parts;  // parts of K, in tiles
   static constexpr bool kHalfs = C::operand == Operand::f16 || C::operand == Operand::bf16;
@@ -41,10 +45,10 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static constexpr int kItems = kSteps / kItemSteps, kItemsOfSegment = kSegmentSteps / kItemSteps;
   static constexpr int kActAt = Stage::kZerosAt + Stage::kGroups * Stage::kZeroBytes, kActBytes = 4 * kTileM;
   static constexpr int kStageBytes = ceil_to(kActAt + kActGroups * kActBytes, 1024);
-  // copies: arrivals at a full stage, and bytes
-  static constexpr int kFilling = kActGroups > 0 ? 2 : 1, kLineBytes = 4 * Stage::kLineWords;
+  // copies: arrivals at a full stage, and bytes that the hardware brings by itself
+  static constexpr int kScaling = kActGroups > 0 ? 32 : 0, kFilling = 1 + kScaling + (kGathers ? kAssisting : 0), kLineBytes = 4 * Stage::kLineWords;
   static constexpr int kTileBytesOfW = Stage::kLines * kLineBytes + Stage::kGroups * (Stage::kScaleBytes + Stage::kZeroBytes);
-  static constexpr int kExpected = Stage::kPanelBytes + kTileBytesOfW;
+  static constexpr int kExpected = kGathers ? kTileBytesOfW : Stage::kPanelBytes + kTileBytesOfW;
   // sums
   static constexpr int kBeside = 4, kPitch = kTileN + kBeside, kStages = T::stages * kStageBytes, kTable = kTileM * kPitch * 4;
 
@@ -54,6 +58,7 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
 
   static_assert(T::threads == kMultiplying + 128, "two warpgroups that multiply and one that copies");
   static_assert(Stage::kPanels == 1, "a tile of K is 128 bytes of x");
+  static_assert(!kGathers || kCluster == 1, "each block copies its own rows");
   static_assert(Stage::kWholeK && Stage::kWholeN && L::shape_n / kTileN % kCluster == 0, "whole tiles and clusters");
   static_assert(!kOnTheWay || kTileM <= 128, "registers for two more sets of sums");
   static_assert(kSegmentK % kStep == 0 && kTileK % kSegmentK == 0, "whole segments");
@@ -74,17 +79,19 @@ struct StageTurn {
   HC_FN StageTurn next() const { return stage + 1 < kCount ? StageTurn{stage + 1, parity} : StageTurn{0, parity ^ 1}; }
 };
 
-// The stages of a block.
-template <int kCount, int kBytes>
+// The stages of a block. kGathered: rows of x are not brought by the hardware alone, whose copies tensor cores see by themselves.
+template <int kCount, int kBytes, bool kGathered>
 struct Stages {
   u8* first;
   u64 *full, *free_again;
 
   using At = StageTurn<kCount>;
-  static HC_FN At of(int number) { return {number % kCount, number / kCount % 2}; }  // tile, counted from the first
   HC_FN u8* bytes(const At& at) const { return first + at.stage * kBytes; }
   // Until the tile is there; until its stage is free for it, which it is at first.
-  HC_FN void wait(const At& at) const { wait_for_phase(full + at.stage, at.parity); }
+  HC_FN void wait(const At& at) const {
+    wait_for_phase(full + at.stage, at.parity);
+    if constexpr (kGathered) publish_to_tensor_cores();
+  }
   HC_FN void wait_until_free(const At& at, int number) const {
     if (number >= kCount) wait_for_phase(free_again + at.stage, at.parity ^ 1);
   }
@@ -105,9 +112,13 @@ HC_FN void copy_groups_at_once(u32 to, const void* from, int bits, int first_n, 
   }
 }
 
+// What the kernel takes as x: a tensor map, or where rows are that lists name.
+template <class C>
+using GivenRows = typename Choose<C::task == Task::indexed, const u8*, TensorMap>::type;
+
 // One thread asks for the copies of tiles from `begin` to before `end`. first_row: of x.
-template <class S, class L, class All>
-HC_FN void fill_stages(const All& stages, int begin, int end, const TensorMap& x, const Tensors& w, int first_row, int rank, int first_n) {
+template <class S, class L, class All, class Given>
+HC_FN void fill_stages(const All& stages, int begin, int end, const Given& x, const Tensors& w, int first_row, int rank, int first_n) {
   using Line = Lines<L>;
   typename All::At at;
   for (int tile = begin; tile < end; tile++, at = at.next()) {
@@ -115,7 +126,7 @@ HC_FN void fill_stages(const All& stages, int begin, int end, const TensorMap& x
     const u32 stage = shared_address(stages.bytes(at));
     u64* const full = stages.full + at.stage;
     expect_bytes(full, S::kExpected);
-    copy_box<S::kCluster>(stage + rank * S::kBoxRows * 128, &x, tile * S::kTileK, first_row + rank * S::kBoxRows, full);
+    if constexpr (!S::kGathers) copy_box<S::kCluster>(stage + rank * S::kBoxRows * 128, &x, tile * S::kTileK, first_row + rank * S::kBoxRows, full);
     const u32* const words = w.weight + i64(tile) * (S::kLines * Line::kPitch) + i64(first_n / 64) * Line::kBlockWords;
 #pragma unroll
     for (int line = 0; line < S::kLines; line++) copy_run(stage + S::kWordsAt + line * S::kLineBytes, words + line * Line::kPitch, S::kLineBytes, full);
@@ -124,27 +135,51 @@ HC_FN void fill_stages(const All& stages, int begin, int end, const TensorMap& x
   }
 }
 
-// Scales of groups of activations: three warps take tiles in turns, since each waits for memory. Rows that are not there have 0.
-template <class S, class C, class All>
-HC_FN void scale_stages(const All& stages, int begin, int end, const float* x_scale, const TaskLists& lists, const RowTile& here, int first, int lane) {
-  constexpr int kEach = ceil_to(S::kTileM, 32) / 32, kOfRow = S::kWholeGroupsOfRow;
-  int rows[kEach];
+// Rows of x for tile `tile`: chunks of 16 bytes, as the boxes of a tensor map would lie. rows: [kTileM] in shared memory, -1 is none.
+template <class S, class L>
+HC_FN void gather_rows(u32 stage, const u8* x, const int* rows, int tile, int thread) {
+  constexpr int kRowBytes = L::k * L::act_bits / 8, kOfRow = 8, kAtOnce = S::kAssisting / kOfRow;
+  const int chunk = thread % kOfRow, column = tile * S::kTileBytes + 16 * chunk;
+#pragma unroll 4
+  for (int r = thread / kOfRow; r < S::kTileM; r += kAtOnce) {
+    const bool there = rows[r] >= 0 && column < kRowBytes;
+    copy_16(chunk_at<S>(stage, r, chunk), x + (there ? i64(rows[r]) * kRowBytes + column : 0), there);
+  }
+}
+
+// Scales of the groups of activations in tile `tile`. Rows that are not there have 0.
+template <class S>
+HC_FN void scales_of_tile(u8* stage, const float* x_scale, const int* rows, int tile, int lane) {
+  constexpr int kOfRow = S::kWholeGroupsOfRow;
+  float* const to = reinterpret_cast<float*>(stage + S::kActAt);
 #pragma unroll
-  for (int j = 0; j < kEach; j++) rows[j] = 32 * j + lane < S::kTileM ? row_of<C>(lists, here, here.first + 32 * j + lane) : -1;
-  for (int tile = begin + first; tile < end; tile += 3) {
-    const auto at = All::of(tile - begin);
+  for (int group = 0; group < S::kActGroups; group++) {
+    const int wanted = tile * S::kTileK / S::kActGroup + group, column = wanted < kOfRow ? wanted : kOfRow - 1;  // beyond K there is no activation
+#pragma unroll 2
+    for (int r = lane; r < S::kTileM; r += 32) to[group * S::kTileM + r] = rows[r] >= 0 ? x_scale[i64(rows[r]) * kOfRow + column] : 0.0f;
+  }
+}
+
+// Three warps bring what the hardware does not: rows of lists together; scales of activations in turns, a tile each, since each waits for memory.
+// Every lane says that its own are there.
+template <class S, class L, class All, class Given>
+HC_FN void assist_stages(const All& stages, int begin, int end, const Given& x, const float* x_scale, const int* rows, int thread) {
+  typename All::At at;
+  int turn = thread / 32;
+  for (int tile = begin; tile < end; tile++, at = at.next()) {
+    const bool scales = S::kActGroups > 0 && turn == 0;
+    turn = turn > 0 ? turn - 1 : 2;
+    if (!S::kGathers && !scales) continue;
     stages.wait_until_free(at, tile - begin);
-    float* const to = reinterpret_cast<float*>(stages.bytes(at) + S::kActAt);
-#pragma unroll
-    for (int group = 0; group < S::kActGroups; group++) {
-      const int wanted = tile * S::kTileK / S::kActGroup + group, column = wanted < kOfRow ? wanted : kOfRow - 1;  // beyond K there is no activation
-#pragma unroll
-      for (int j = 0; j < kEach; j++) {
-        if (32 * j + lane < S::kTileM) to[group * S::kTileM + 32 * j + lane] = rows[j] >= 0 ? x_scale[i64(rows[j]) * kOfRow + column] : 0.0f;
-      }
+    if constexpr (S::kGathers) {
+      gather_rows<S, L>(shared_address(stages.bytes(at)), x, rows, tile, thread);
+      arrive_with_copies(stages.full + at.stage);
     }
-    __syncwarp();
-    if (lane == 0) arrive_now(stages.full + at.stage);
+    if constexpr (S::kActGroups > 0) {
+      if (!scales) continue;
+      scales_of_tile<S>(stages.bytes(at), x_scale, rows, tile, thread % 32);
+      arrive_now(stages.full + at.stage);
+    }
   }
 }
 

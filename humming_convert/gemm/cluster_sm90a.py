@@ -15,6 +15,7 @@ from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.operands import fitted
 from humming_convert.gemm.parts import bucket, parts_of
 from humming_convert.gemm.stages import fitting, stage_bytes
+from humming_convert.gemm.tasks import Indexed
 from humming_convert.gemm.tuning import Tuning
 
 __all__ = ["NAME", "ROWS", "candidates", "fitted", "rounding", "tuning", "why_not"]
@@ -118,7 +119,7 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
         shared=max(stages * each, tile_m * (TILE_N + BESIDE) * 4) + 1024,
         parts=parts_of(layer, TILE_N, tile_k, tile_m, bucket(rows, tile_m), size.blocks),
         blocks=size.blocks,
-        cluster=size.cluster if tiles_n % size.cluster == 0 else 1,
+        cluster=size.cluster if tiles_n % size.cluster == 0 and compute.task != Indexed.name else 1,  # lists are copied by each block for itself
     )
 
 

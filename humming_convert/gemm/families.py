@@ -33,7 +33,7 @@ class Family(Protocol):
 
     @property
     def MAPPED(self) -> bool:  # noqa: N802
-        """x goes as a tensor map (gemm/tensor_map.py), not as an address."""
+        """x goes as a tensor map (gemm/tensor_map.py), not as an address; not where rows come in lists."""
 
     def why_not(self, layer: Layer, compute: Compute, sm: int) -> str | None:
         """The reason why it does not take a layer on a GPU of `sm`; None: it does."""
@@ -76,29 +76,25 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class ByRows:
-    """Families that multiply the same operands: each up to so many rows (with experts: rows an expert), and `many` beyond. listed: instead of
-    `many` where rows come in lists (tasks.Indexed), if that takes none."""
+    """Families that multiply the same operands: each up to so many rows (with experts: rows an expert), and `many` beyond."""
 
     up_to: tuple[tuple[int, Family], ...]
     many: Family
-    listed: Family | None = None
 
     @property
     def families(self) -> tuple[Family, ...]:
         """In the order of rows."""
-        return tuple(dict.fromkeys((*(family for _, family in self.up_to), *([self.listed] if self.listed else []), self.many)))
+        return tuple(dict.fromkeys((*(family for _, family in self.up_to), self.many)))
 
     @property
     def NAME(self) -> str:  # noqa: N802 as families have it
-        listed = f" ({self.listed.NAME} for rows in lists)" if self.listed else ""
-        return ", ".join((*(f"{family.NAME} to {rows} rows" for rows, family in self.up_to), self.many.NAME + listed))
+        return ", ".join((*(f"{family.NAME} to {rows} rows" for rows, family in self.up_to), self.many.NAME))
 
     @property
     def ROWS(self) -> tuple[int, ...]:  # noqa: N802
         bounds = [0, *(rows for rows, _ in self.up_to)]
         some = [r for low, (rows, family) in zip(bounds, self.up_to, strict=False) for r in family.ROWS if low < r <= rows]
-        last = (*self.many.ROWS, *(self.listed.ROWS if self.listed else ()))
-        return (*some, *sorted({r for r in last if r > bounds[-1]}))
+        return (*some, *(r for r in self.many.ROWS if r > bounds[-1]))
 
     def fitted(self, layer: Layer, compute: Compute) -> Compute:
         fitted, *others = (family.fitted(layer, compute) for family in self.families)
@@ -169,9 +165,9 @@ class Tuned:
         return self.kernels.fitted(layer, compute)
 
     def at(self, rows: int, task: str) -> Family:
-        """Rows in lists that the winner does not take go to the heuristics' choice."""
+        """Rows in lists go to the heuristics' choice where the winner is a cluster's, which has them not."""
         found = next((fixed for up_to, fixed in self.ranges if rows <= up_to), self.beyond)
-        return at_rows(self.kernels, rows, task) if found.MAPPED and task == Indexed.name else found
+        return at_rows(self.kernels, rows) if found.chosen.cluster > 1 and task == Indexed.name else found
 
 
 Kernels = Family | ByRows | Tuned
@@ -184,8 +180,7 @@ def at_rows(kernels: Kernels, rows: int, task: str = Dense.name) -> Family:
         return kernels.at(rows, task)
     if not isinstance(kernels, ByRows):
         return kernels
-    many = kernels.listed if kernels.listed and task == Indexed.name else kernels.many
-    return next((family for most, family in kernels.up_to if rows <= most), many)
+    return next((family for most, family in kernels.up_to if rows <= most), kernels.many)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +195,11 @@ class Choice:
 def choose(layer: Layer, compute: Compute, sm: int, among: Sequence[Family] = FAMILIES) -> Choice:
     """The first family that takes the layer, and beside it one that is faster for fewer rows."""
     rejected: list[Rejected] = []
-    for i, family in enumerate(among):
+    for family in among:
         reason = family.why_not(layer, compute, sm)
         if reason is None:
             few = _for_fewer(layer, compute, sm, family)
-            listed = None
-            if family.MAPPED and layer.experts:
-                listed = next(f for f in among[i + 1 :] if f.why_not(layer, compute, sm) is None)
-            return Choice(family, tuple(rejected), ByRows(few, family, listed) if few or listed else family)
+            return Choice(family, tuple(rejected), ByRows(few, family) if few else family)
         rejected.append(Rejected(family.NAME, reason))
     raise AssertionError(rejected)
 

@@ -92,7 +92,8 @@ class Multiplier:
         if not lists.tiles:
             return lambda: None
         source = kernel_source(family.NAME, layer, compute, tuning)
-        rows = self.device.rows_map(q, tuning.tile_m // tuning.cluster) if family.MAPPED else q
+        mapped = family.MAPPED and task.name != Indexed.name
+        rows = self.device.rows_map(q, tuning.tile_m // tuning.cluster) if mapped else q
         arguments: tuple[Any, ...] = (rows, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
         across = -(-layer.n // (family.tile_n(tuning) * tuning.cluster)) * tuning.cluster
         grid = (across * tuning.parts, lists.tiles)

@@ -34,7 +34,7 @@ INSTEAD = {
 SHARED = re.compile(r"extern __shared__ (__align__\(128\) )?u8 shared\[\];")
 ORDERS = ("forwards", "backwards", "lanes", "warpgroup")  # of emulated_threads.hpp
 # how x comes
-FAMILIES = {"mma_sm80": "x", "wgmma_sm90a": "x", "cluster_sm90a": "*static_cast<const hc::TensorMap*>(x)"}
+FAMILIES = {"mma_sm80": "x", "wgmma_sm90a": "x", "cluster_sm90a": "hc::given_rows<hc::GivenRows<Compute>>(x)"}
 KERNEL = """namespace of{i} {{
 {structs}
 }}
@@ -131,7 +131,7 @@ def templates_for_cpu(folder: Path, changes: Sequence[Change] = ()) -> None:
     described = re.search(r"HC_FN u64 describe_rows.*?(?=#define)", (folder / "warpgroup_sm90a.cuh").read_text(), re.S)
     assert described is not None
     for name, instead in INSTEAD.items():
-        (folder / name).write_text(f'#include "{instead}"\n')
+        (folder / name).write_text(f'#pragma once\n#include "{instead}"\n')
     with (folder / "warpgroup_sm90a.cuh").open("a") as file:
         file.write(f"namespace hc {{\n{described[0]}}}\n")
     for family in FAMILIES:

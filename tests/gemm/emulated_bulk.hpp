@@ -10,6 +10,16 @@ struct alignas(64) TensorMap {
   u64 first, rows, columns, item, box_rows, others[11];
 };
 
+// What x is: a tensor map, or the address of rows that lists name.
+template <class Given>
+const Given given_rows(const void* x) {
+  if constexpr (sizeof(Given) == sizeof(TensorMap)) {
+    return *static_cast<const Given*>(x);
+  } else {
+    return static_cast<Given>(x);
+  }
+}
+
 // Any lane, but the same each time.
 inline bool elected() { return self->thread % 32 == 5; }
 

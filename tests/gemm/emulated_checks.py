@@ -8,18 +8,17 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 from cases import Case, Spec
-from emulated_block import ORDERS, Change, EmulatedBlocks, EmulationFault, aligned
+from emulated_block import ORDERS, Change, EmulatedBlocks, EmulationFault
 from emulation import COMPILER
 
-from humming_convert.gemm import check, tasks
+from humming_convert.gemm import tasks
 from humming_convert.gemm.check import Checker, LayerCheck, random_rows
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
@@ -60,28 +59,12 @@ def wide(spec: Spec, **changed: Any) -> Wide:
     return Wide(**{name: getattr(spec, name) for name in Spec.__slots__} | changed)
 
 
-class InOrder(Multiplier):
-    """Rows with an expert for each go contiguous, in the order of experts: for families that take no lists."""
-
-    def multiply(self, q: Any, scale: Any, task: Any = None) -> Any:
-        if not isinstance(task, np.ndarray):
-            return super().multiply(q, scale, task)
-        order = np.argsort(task, kind="stable")
-        counts = np.bincount(task, minlength=self.layer.experts)
-        sorted_scale = None if scale is None else aligned(scale[order])
-        y = super().multiply(aligned(q[order]), sorted_scale, tasks.Contiguous(counts))
-        y[order] = y.copy()
-        return y
-
-
 def checker_of(spec: Spec, family: Any, rounds: bool = False) -> Checker:
-    """Of a layer. With experts, and a family that takes no lists, rows are contiguous."""
     packed = spec.packed()
     case = Case.of(spec, packed.recipe, 90, rounds)
-    compute = replace(case.compute, task=tasks.Contiguous.name) if case.layer.experts and family.MAPPED else case.compute
     tensors = {role: np.ascontiguousarray(x) for role, x in packed.tensors.items()}
     reference = Reference(packed.recipe.config.as_dict(), packed.recipe.pair.target, packed.recipe.environment, tensors)
-    return Checker(None, case.layer, compute, tensors, reference.weights, reference.bias, 0.25, family=family)  # type: ignore[arg-type]
+    return Checker(None, case.layer, case.compute, tensors, reference.weights, reference.bias, 0.25, family=family)  # type: ignore[arg-type]
 
 
 def go(device: EmulatedBlocks, way: tuple[bool, bool, str]) -> None:
@@ -97,8 +80,7 @@ def assert_right(checkers: Iterable[tuple[Checker, tuple[int, ...]]], folder: Pa
         checker.device = device
         for way in itertools.islice(turns, ways):
             go(device, way)
-            with mock.patch.object(check, "Multiplier", InOrder if checker.compute.task == tasks.Contiguous.name else Multiplier):
-                found = checker.check(rows)
+            found = checker.check(rows)
             assert found.ok and found.weights, (checker.layer, way, [str(w) for w in found.wrong])
     return len(checkers)
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #define __device__
-#define __shared__ static  // barriers alone, which are known by their address and by their block
+#define __shared__ static  // barriers, which are known by their address and by their block, and what is the same in all blocks of a cluster
 
 struct Place2 {
   unsigned x, y;

@@ -93,6 +93,16 @@ def test_rows_of_experts_that_lie_side_by_side_give_float64_products(spec: Wide,
 
 
 @needs_compiler
+@pytest.mark.usefixtures("few_stages")
+@pytest.mark.parametrize("spec", EXPERTS.values(), ids=EXPERTS)
+@pytest.mark.parametrize("rows", [5, pytest.param(64, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.slow)])
+def test_rows_of_experts_that_lists_name_give_float64_products(spec: Wide, rows: int, tmp_path: Path) -> None:
+    checker = checker_of(spec, Tile(cluster_sm90a, rows), True)
+    assert checker.compute.task == "indexed" and "Task::indexed" in checker.sources((rows,))[0].generated
+    assert assert_right([(checker, (rows,))], tmp_path, ways=3) == 1
+
+
+@needs_compiler
 def test_a_planted_bit_in_any_tensor_shows(tmp_path: Path) -> None:
     checker = checker_of(SPECS[9], Tile(cluster_sm90a, 16), True)
     assert set(checker.packed) == {"weight", "weight_scale", "zero_point", "bias"}
@@ -107,7 +117,8 @@ def test_a_planted_bit_in_any_tensor_shows(tmp_path: Path) -> None:
 # --- That a fault shows
 
 KERNEL, STAGES = "cluster_sm90a.cuh", "cluster_stages_sm90a.cuh"
-WORDS, INTEGERS, GROUPS = wide(SPECS[0]), wide(SPECS[9]), wide(SPECS[11])
+WORDS, INTEGERS, GROUPS, LISTS = wide(SPECS[0]), wide(SPECS[9]), wide(SPECS[11]), wide(SPECS[0], seed=3)
+BROUGHT = "stages.wait_until_free(at, tile - begin);\n    if constexpr (S::kGathers) {"
 WAIT = """        wait_for_products<1>();
         if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>());
         if constexpr (kItem == 0 && S::kActGroups > 0) __syncwarp();  // every lane has read the scales of x of the stage that the first ones release
@@ -134,8 +145,13 @@ FAULTS = {
         16,
         Change(STAGES, "stages.wait_until_free(at, tile - begin);\n    const u32", "const u32"),
     ),
-    "scales come before a stage is free": (GROUPS, 16, Change(STAGES, "stages.wait_until_free(at, tile - begin);\n    float", "float")),
-    "scales are not waited for": (GROUPS, 16, Change(STAGES, "kFilling = kActGroups > 0 ? 2 : 1", "kFilling = 1")),
+    "scales come before a stage is free": (GROUPS, 16, Change(STAGES, BROUGHT, "if constexpr (S::kGathers) {")),
+    "scales are not waited for": (GROUPS, 16, Change(STAGES, "kFilling = 1 + kScaling", "kFilling = 1")),
+    "rows of lists come before a stage is free": (LISTS, 16, Change(STAGES, BROUGHT, "if constexpr (S::kGathers) {")),
+    "rows of lists are not waited for": (LISTS, 16, Change(STAGES, " + (kGathers ? kAssisting : 0)", "")),
+    "rows of lists are not published to tensor cores": (LISTS, 16, Change(STAGES, "if constexpr (kGathered) publish_to_tensor_cores();", "")),
+    "rows of lists lie in other chunks": (LISTS, 16, Change(STAGES, "chunk_at<S>(stage, r, chunk), x", "stage + r * 128 + chunk * 16, x")),
+    "rows that are not there are read": (LISTS, 16, Change(STAGES, "rows[r] >= 0 && column < kRowBytes;", "column < kRowBytes;")),
     "fewer bytes are expected": (WORDS, 16, Change(STAGES, EXPECTED, EXPECTED + " - 16")),
     "more bytes are expected": (WORDS, 16, Change(STAGES, EXPECTED, EXPECTED + " + 16")),
     "rows of x of the other block are not expected": (WORDS, 16, Change(STAGES, EXPECTED, "Stage::kPanelBytes / kCluster + kTileBytesOfW")),

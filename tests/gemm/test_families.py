@@ -61,16 +61,18 @@ def test_few_rows_beside_hopper_s_own_instruction_go_to_mma_sync_unless_it_would
     assert min(kinds.values()) > 20, kinds
 
 
-def test_rows_in_lists_go_to_a_family_that_brings_them_row_by_row() -> None:
+def test_rows_in_lists_are_copied_by_each_block_for_itself() -> None:
+    """A tensor map has no lists, and a cluster shares rows that its boxes bring."""
     found = 0
     for spec in selected():
         case = case_of(spec, 90)
         choice = choose(case.layer, case.compute, 90)
         if not choice.family.MAPPED:
             continue
-        for rows in (1, 1000):
-            assert not (case.layer.experts and at_rows(choice.kernels, rows, "indexed").MAPPED)
-            assert rows == 1 or at_rows(choice.kernels, rows, "masked" if case.layer.experts else "dense") is choice.family
+        for task in ("indexed", "contiguous", "masked") if case.layer.experts else ("dense",):
+            assert at_rows(choice.kernels, 1000, task) is choice.family
+            layer = replace(case.layer, n=256, shape_n=256)
+            assert choice.family.tuning(layer, replace(case.compute, task=task), 1000).cluster == (1 if task == "indexed" else 2)
         found += bool(case.layer.experts)
     assert found > 20
 

@@ -24,25 +24,16 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "layouts"), str(HERE.parent.parent)
 
 import numpy as np  # noqa: E402
 from cases import Case, Spec, selected  # noqa: E402
-from numpy.typing import NDArray  # noqa: E402
 
 from humming_convert.gemm import tasks  # noqa: E402
 from humming_convert.gemm.cache import build_all  # noqa: E402
-from humming_convert.gemm.check import DTYPES, ROWS, TOLERANCES, Checker, LayerCheck, as_float, half_bits, random_rows  # noqa: E402
+from humming_convert.gemm.check import DTYPES, ROWS, Checker, LayerCheck, as_float, half_bits, random_rows  # noqa: E402
 from humming_convert.gemm.device import Device, bits, open_device  # noqa: E402
-from humming_convert.gemm.families import FAMILIES, PLAIN, ByRows, Family, Kernels, at_rows, named  # noqa: E402
+from humming_convert.gemm.families import FAMILIES, PLAIN, Family, at_rows, named  # noqa: E402
 from humming_convert.gemm.multiplier import Multiplier, source_of  # noqa: E402
 from humming_convert.gemm.nvrtc import architecture, compiler  # noqa: E402
 from humming_convert.gemm.reference import Reference  # noqa: E402
 from humming_convert.gemm.source import KernelSource  # noqa: E402
-
-
-def kernels_of(case: Case, family: Family, sm: int) -> Kernels:
-    """The family alone; where rows of experts come in lists that it does not take, the next one for those."""
-    if not (family.MAPPED and case.layer.experts):
-        return family
-    listed = next(f for f in FAMILIES if not f.MAPPED and f.why_not(case.layer, case.compute, sm) is None)
-    return ByRows((), family, listed)
 
 
 def reason_against(spec: Spec, device: Device, family: Family, rounds: bool) -> str | None:
@@ -66,7 +57,7 @@ class Subject:
         self.bias = [first.bias(e) for e in range(experts)]
         given = 0.25 if case.compute.act_mode == "fixed" else 0.01
         self.checker = Checker(device, case.layer, case.compute, self.packed, self.weights.__getitem__, self.bias.__getitem__, given)
-        self.checker.family = kernels_of(case, family, device.sm)
+        self.checker.family = family
 
     def reference(self, packed: dict[str, Any]) -> Reference:
         recipe = self.case.recipe
@@ -149,29 +140,9 @@ def groups_agree(subject: Subject, device: Device) -> bool:
             have, want = device.get(multiplier(x, task)), device.get(multiplier(x, of_row))
             if np.isnan(have[of_row >= 0]).all(axis=1).any():
                 return False
-            if isinstance(checker.family, ByRows):
-                if not products_agree(subject, multiplier, x, of_row, have):
-                    return False
-            elif not np.array_equal(bits(have), bits(want)):
+            if not np.array_equal(bits(have), bits(want)):
                 return False
     return True
-
-
-def products_agree(subject: Subject, multiplier: Multiplier, x: Any, of_row: NDArray[Any], have: NDArray[Any]) -> bool:
-    """Rows against float64: where the same rows in lists go to another family, whose sums are in another order. Rows of nobody stay NaN."""
-    checker, device = subject.checker, multiplier.device
-    meant = checker._meant(LayerCheck(), device.get(x), *multiplier.quantize(x))
-    family = at_rows(checker.family, 1)
-    rounding, operand = family.rounding(checker.layer, checker.compute), multiplier.compute.operand
-    allowed = TOLERANCES["sum-e4m3" if operand == "e4m3" else "sum"][0] + (0.0 if rounding == "none" else TOLERANCES[f"sum-{rounding}"][0])
-    for e in range(checker.experts):
-        mine, w, bias = of_row == e, subject.weights[e], subject.bias[e]
-        with np.errstate(all="ignore"):
-            want, size = meant[mine] @ w.T + bias, np.abs(meant[mine]) @ np.abs(w).T + np.abs(bias)
-            off = np.abs(have[mine].astype(np.float64) - want)
-        if (off > allowed * size).any():
-            return False
-    return bool(np.isnan(have[of_row < 0]).all())
 
 
 HEADS = ("layers", "right", "grouped", "weights", "max_error", "tried", "caught", "no value changed")
