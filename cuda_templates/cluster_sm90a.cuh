@@ -25,6 +25,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   constexpr bool kAssisted = S::kGathers || S::kActGroups > 0;
   __shared__ u64 full[T::stages], free_again[T::stages];
   __shared__ int rows_of_x[kAssisted ? S::kTileM : 1];
+  __shared__ RowTile kept;  // registers are wanted for other things meanwhile
 
   // This block, this warp, this lane
   const RowTile here = tile_of<L, C, S::kTileM>(lists, blockIdx.y, m);
@@ -37,6 +38,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   if (threadIdx.x == 0) {
     for (int i = 0; i < T::stages; i++) start_barrier(full + i, S::kFilling), start_barrier(free_again + i, S::kProducer * S::kCluster);
     publish_barriers();
+    kept = here;
   }
   if constexpr (kAssisted) {
     if (int(threadIdx.x) < S::kTileM) rows_of_x[threadIdx.x] = row_of<C>(lists, here, here.first + threadIdx.x);
@@ -61,34 +63,35 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   take_registers<S::kRegisters>();
   const RowsOfWarp here_n{warp / 4, warp % 4, lane, first_n};
 
-  // Sums over all of K; those that are not scaled yet, two sets in turns
+  // Sums over all of K; those that are not scaled yet: two sets in turns, or one of half the rows of x
   using Sum = typename Choose<C::operand == Operand::s8, int, float>::type;
   using Total = typename Choose<S::kOnTheWay, float, Sum>::type;
   Total total[1][kSums] = {};
-  Sum part[S::kOnTheWay ? 2 : 1][S::kOnTheWay ? kSums : 1];
+  Sum part[S::kOnTheWay ? S::kSets : 1][S::kOnTheWay ? S::kSumsOfSet : 1];
   float scale[2][2] = {};          // of the two sets, rows g and g + 8
   const float* x_scales[2] = {};  // of the two sets, rows of x
-  const auto add_scaled = [&](auto set) {
-    constexpr int kSet = decltype(set)::value;
+  const auto add_scaled = [&](auto set, auto half) {
+    constexpr int kSet = decltype(set)::value, kFirst = decltype(half)::value * S::kSumsOfSet;
     pin(part[kSet]);
 #pragma unroll
-    for (int e = 0; e < kSums; e += 4) {
+    for (int e = 0; e < S::kSumsOfSet; e += 4) {
       float of_row[2] = {1.0f, 1.0f};
       if constexpr (S::kActGroups > 0) {
-        const Pair<float> two = *reinterpret_cast<const Pair<float>*>(x_scales[kSet] + e * 2 + 2 * t);
+        const Pair<float> two = *reinterpret_cast<const Pair<float>*>(x_scales[kSet] + (kFirst + e) * 2 + 2 * t);
         of_row[0] = two.x[0], of_row[1] = two.x[1];
       }
 #pragma unroll
       for (int c = 0; c < 4; c++) {
         const float value = S::kActGroups > 0 ? float(part[kSet][e + c]) * of_row[c % 2] : float(part[kSet][e + c]);
-        total[0][e + c] = S::kScaledOnTheWay ? fmaf(value, scale[kSet][c / 2], total[0][e + c]) : total[0][e + c] + value;
+        float& sum = total[0][kFirst + e + c];
+        sum = S::kScaledOnTheWay ? fmaf(value, scale[kSet][c / 2], sum) : sum + value;
       }
     }
   };
 
   // Multiplies tile `tile` item by item, adds up what was multiplied before, and makes the next operands in the place of those before. One group of
   // products is under way whenever an item begins, but for the very first: else the compiler waits for each of them.
-  u32 a[2][S::kItemSteps][4];
+  u32 a[S::kByHalves ? 2 * S::kOperandSets : 2][S::kItemSteps][4];
   StageTurn<T::stages> now, before;
   const auto multiply = [&](auto which, int tile, auto is_first) {
     constexpr int kNow = decltype(which)::value;
@@ -107,12 +110,12 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
 #pragma unroll
       for (int step = 0; step < S::kItemSteps; step++) {
         auto& sums = pick<S::kOnTheWay>(part[S::kOnTheWay ? kSet : 0], total[0]);
-        wgmma<C::operand, S::kTileM>(sums, a[kOperands][step], rows.step(kItem * S::kItemSteps + step), !S::kOnTheWay || !kBegins || step > 0);
+        wgmma<C::operand, S::kRowsOfProduct>(sums, a[kOperands][step], rows.step(kItem * S::kItemSteps + step), !S::kOnTheWay || !kBegins || step > 0);
       }
       close_products();
       if constexpr (!kIsFirst) {
         wait_for_products<1>();
-        if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>());
+        if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>(), Constant<0>());
         if constexpr (kItem == 0 && S::kActGroups > 0) __syncwarp();  // every lane has read the scales of x of the stage that the first ones release
         if (kItem == 0) all_stages.template release<S::kCluster>(before, lane);
       }
@@ -129,23 +132,68 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
       }
     });
   };
+  // Multiplies tile `tile` by one half of the rows of x, then by the other. While this warpgroup scales sums, the tensor cores have the other one's.
+  const auto multiply_halves = [&](auto which, int tile) {
+    constexpr int kNow = decltype(which)::value, kOperands = 2 * kNow, kNext = S::kOperandSets == 2 ? 2 - kOperands : 0;
+    const u8* const stage = all_stages.bytes(now);
+    const Rows rows(shared_address(stage));
+    if constexpr (S::kScaledOnTheWay) sums_scales<S, L>(scale[0], stage, w, here_n, tile * S::kTileK);
+    if constexpr (S::kActGroups > 0) x_scales[0] = S::x_scales_of(stage, 0);
+    before = now, now = now.next();
+    unrolled<0, 2>([&](auto half) {
+      constexpr int kHalf = decltype(half)::value;
+      pin(part[0]);
+      ready();
+      unrolled<0, S::kSteps>([&](auto step) {
+        constexpr int kItem = step.value / S::kItemSteps, kOfItem = step.value % S::kItemSteps;
+        wgmma<C::operand, S::kRowsOfProduct>(part[0], a[kOperands + kItem][kOfItem], rows.step(step.value, kHalf * S::kRowsOfProduct), step.value > 0);
+      });
+      close_products();
+      const auto make_next = [&](auto item) {
+        make_operands<S, L, C::operand, item.value>(a[kNext + item.value], all_stages.bytes(now), w, here_n, tile + 1);
+        pin(a[kNext + item.value]);
+      };
+      if (S::kOperandSets == 2 && tile + 1 < end) {
+        if constexpr (kHalf == 0) all_stages.wait(now);
+        make_next(half);
+      }
+      wait_for_products<0>();
+      add_scaled(Constant<0>(), half);
+      if (S::kOperandSets == 1 && kHalf == 1 && tile + 1 < end) {
+        all_stages.wait(now);
+        unrolled<0, 2>(make_next);
+      }
+    });
+    if constexpr (S::kActGroups > 0) __syncwarp();
+    all_stages.template release<S::kCluster>(before, lane);
+  };
   all_stages.wait(now);
   make_operands<S, L, C::operand, 0>(a[0], all_stages.bytes(now), w, here_n, begin);
   pin(a[0]);
-  multiply(Constant<0>(), begin, Constant<1>());
   int tile = begin + 1;
-  for (; tile + 1 < end; tile += 2) {
-    multiply(Constant<1>(), tile, Constant<0>());
-    multiply(Constant<0>(), tile + 1, Constant<0>());
-  }
-  constexpr int kOfFirst = (S::kSegments - 1) % 2, kOfSecond = (2 * S::kSegments - 1) % 2;  // the last set of a tile
-  if (tile < end) {
-    multiply(Constant<1>(), tile, Constant<0>());
-    wait_for_products<0>();
-    if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>());
+  if constexpr (S::kByHalves) {
+    make_operands<S, L, C::operand, 1>(a[1], all_stages.bytes(now), w, here_n, begin);
+    pin(a[1]);
+    for (tile = begin; tile + 1 < end; tile += 2) {
+      multiply_halves(Constant<0>(), tile);
+      multiply_halves(Constant<S::kOperandSets - 1>(), tile + 1);
+    }
+    if (tile < end) multiply_halves(Constant<0>(), tile);
   } else {
-    wait_for_products<0>();
-    if constexpr (S::kOnTheWay) add_scaled(Constant<kOfFirst>());
+    multiply(Constant<0>(), begin, Constant<1>());
+    for (; tile + 1 < end; tile += 2) {
+      multiply(Constant<1>(), tile, Constant<0>());
+      multiply(Constant<0>(), tile + 1, Constant<0>());
+    }
+    constexpr int kOfFirst = (S::kSegments - 1) % 2, kOfSecond = (2 * S::kSegments - 1) % 2;  // the last set of a tile
+    if (tile < end) {
+      multiply(Constant<1>(), tile, Constant<0>());
+      wait_for_products<0>();
+      if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>(), Constant<0>());
+    } else {
+      wait_for_products<0>();
+      if constexpr (S::kOnTheWay) add_scaled(Constant<kOfFirst>(), Constant<0>());
+    }
   }
   pin(total[0]);
 
@@ -171,6 +219,8 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   constexpr float kUnit = operand_unit<L, C::operand>();
   const int column = 2 * (threadIdx.x % (S::kTileN / 2)), n = first_n + column;
   if (n < L::n) {
+    const RowTile here = L::experts ? kept : tile_of<L, C, S::kTileM>(lists, blockIdx.y, m);
+    const Tensors w = of_expert<L>(all, here.expert);
     float factor[2], bias[2], second[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {

@@ -39,8 +39,13 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static constexpr int kActGroup = C::act_scale == ActScale::group ? C::act_group : 0;
   static constexpr int kActGroups = kActGroup == 0 ? 0 : kActGroup < kTileK ? kTileK / (kActGroup ? kActGroup : 1) : 1;
   static constexpr int kWholeGroupsOfRow = kActGroup ? ceil_to(L::k, kActGroup ? kActGroup : 1) / (kActGroup ? kActGroup : 1) : 1;
+  // 256 rows of x leave room for sums of 128: those are multiplied, then the others
+  static constexpr bool kByHalves = kOnTheWay && kTileM == 256;
+  static constexpr int kRowsOfProduct = kByHalves ? kTileM / 2 : kTileM, kSets = kByHalves ? 1 : 2, kSumsOfSet = kRowsOfProduct / 2;  // of sums on the way
+  static constexpr int kOperandSets = kByHalves && kActGroups > 0 ? 1 : 2;  // of tiles by halves; of items else
   // Steps whose operands are made at once: two sets of them are alive. Fewer where registers are wanted: for two more sets of sums, scales of x, a second block
-  static constexpr int kSegmentSteps = kSegmentK / kStep, kMostSteps = kActGroups > 0 ? 1 : kOnTheWay || T::blocks > 1 ? 2 : kSteps;
+  static constexpr int kSegmentSteps = kSegmentK / kStep;
+  static constexpr int kMostSteps = kByHalves ? kSteps / 2 : kActGroups > 0 ? 1 : kOnTheWay || T::blocks > 1 ? 2 : kSteps;
   static constexpr int kItemSteps = kSegmentSteps < kMostSteps ? kSegmentSteps : kMostSteps;
   static constexpr int kItems = kSteps / kItemSteps, kItemsOfSegment = kSegmentSteps / kItemSteps;
   static constexpr int kActAt = Stage::kZerosAt + Stage::kGroups * Stage::kZeroBytes, kActBytes = 4 * kTileM;
@@ -60,7 +65,7 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static_assert(Stage::kPanels == 1, "a tile of K is 128 bytes of x");
   static_assert(!kGathers || kCluster == 1, "each block copies its own rows");
   static_assert(Stage::kWholeK && Stage::kWholeN && L::shape_n / kTileN % kCluster == 0, "whole tiles and clusters");
-  static_assert(!kOnTheWay || kTileM <= 128, "registers for two more sets of sums");
+  static_assert(!kByHalves || kSegments == 1, "a scale for all of a tile of K");
   static_assert(kSegmentK % kStep == 0 && kTileK % kSegmentK == 0, "whole segments");
   static_assert((T::parts - 1) * kPart < Stage::kTiles, "no part is empty");
   static_assert(T::shared == (kStages > kTable ? kStages : kTable) + 1024, "gemm/cluster_sm90a.py counts the same bytes");

@@ -36,14 +36,17 @@ HC_FN RowTile tile_of(const TaskLists& lists, int tile, int m) {
     const int first = tile % each * kTileM, count = e < kExperts ? lists.experts[e] : 0;
     return {first < count ? e : -1, e * lists.room + first, e * lists.room + count};
   } else {
+    // All counts are read, so that no read waits for the one before
+    RowTile found = {-1, 0, 0};
     int before = 0;
+#pragma unroll 16
     for (int e = 0; e < kExperts; e++) {
       const int count = lists.experts[e], tiles = ceil_to(count, kTileM) / kTileM;
-      if (tile < tiles) return {e, before + tile * kTileM, before + count};
+      if (tile >= 0 && tile < tiles) found = {e, before + tile * kTileM, before + count};
       tile -= tiles;
       before += count;
     }
-    return {-1, 0, 0};
+    return found;
   }
 }
 

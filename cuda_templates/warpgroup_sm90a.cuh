@@ -57,12 +57,12 @@ HC_FN u64 describe_rows(u32 address) {
   return u64((address & 0x3FFFF) >> 4) | u64(1) << 16 | kRowsOf8 << 32 | kSwizzle128 << 62;
 }
 
-// The same for each step of K: what changes is the low half alone.
+// The same for each step of K, and from some row on: what changes is the low half alone.
 struct Rows {
   u32 low, high;
 
   HC_FN explicit Rows(u32 address) : low(u32(describe_rows(address))), high(u32(describe_rows(address) >> 32)) {}
-  HC_FN u64 step(int k) const { return u64(high) << 32 | (low + u32(2 * k)); }
+  HC_FN u64 step(int k, int first = 0) const { return u64(high) << 32 | (low + u32(2 * k + 8 * first)); }
 };
 
 #define HC_SUMS_4 "%0,%1,%2,%3"

@@ -91,6 +91,12 @@ def on_the_way(layer: Layer, compute: Compute) -> bool:
     return layer.act_bits == 8 and (not one or (compute.operand == "e4m3" and not compute.rounds))
 
 
+def _by_halves(layer: Layer, compute: Compute) -> bool:
+    """Whether sums on the way have one scale for all of a tile of K, so that 256 rows are multiplied as two halves: `kByHalves`, `kSegments`."""
+    folds = layer.scale_type == "fused_e8m0" and layer.scale_place == "normal" and compute.operand == "e4m3"
+    return (compute.act_group if folds else compute.flush) >= TILE_BYTES
+
+
 def _exact(layer: Layer, kind: str | None) -> bool:
     return (layer.exponent, layer.mantissa) == (2, 1) and (layer.scale_type, kind) in EXACT
 
@@ -104,7 +110,7 @@ def rounding(layer: Layer, compute: Compute) -> str:
 
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
-    sizes = {m: size for m, size in SIZES[layer.act_bits].items() if m <= 128 or not on_the_way(layer, compute)}
+    sizes = {m: size for m, size in SIZES[layer.act_bits].items() if m <= 128 or not on_the_way(layer, compute) or _by_halves(layer, compute)}
     tile_m = next((m for m in sizes if rows <= m), max(sizes))
     tile_k = TILE_BYTES * 8 // layer.act_bits
     size, tiles_n = sizes[tile_m], layer.shape_n // TILE_N
