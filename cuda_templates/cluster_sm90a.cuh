@@ -83,7 +83,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
 #pragma unroll
       for (int c = 0; c < 4; c++) {
         const float value = S::kActGroups > 0 ? float(part[kSet][e + c]) * of_row[c % 2] : float(part[kSet][e + c]);
-        float& sum = total[0][kFirst + e + c];
+        Total& sum = total[0][kFirst + e + c];
         sum = S::kScaledOnTheWay ? fmaf(value, scale[kSet][c / 2], sum) : sum + value;
       }
     }
