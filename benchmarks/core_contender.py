@@ -2,7 +2,7 @@
 
 In: the harness's layers (torch tensors of the standard form) and activations (ready codes and scales).  Out: calls that launch nothing but the
 core's kernels, one for each copy of the weights.
-A call's arguments are worked out once, before any timing, as a serving loop would; rows that go to several experts are gathered inside the timing.
+A call's arguments are worked out once, before any timing, as a serving loop would.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ class Core:
         count = moe.copies if moe else self.harness.copies_for(nbytes)
         rows = moe.rows if moe else m
         out = torch.empty((rows, layer.n), dtype=torch.bfloat16, device=dev)
-        q, gather = self._operands(torch, act, moe)
+        scale = None if act.scale is None else self.device.from_dlpack(act.scale)
+        q = self.bits(act.data)
         y = self.bits(out)
         fitted = r.choice.kernels.fitted(r.layer, r.compute)
         calls: list[Call] = []
@@ -155,22 +156,9 @@ class Core:
             mine = tensors if copy == 0 else {role: x.clone() for role, x in tensors.items()}
             arrays = {role: self.bits(x) for role, x in mine.items()}
             multiplier = Multiplier(self.device, r.layer, fitted, arrays, family=r.choice.kernels)
-            calls += [self._call(multiplier.bound(*q, y, task_of(moe, ids)), gather, mine) for ids in (moe.ids if moe else [None])]
+            calls += [self._call(multiplier.bound(q, scale, y, task_of(moe, ids)), mine) for ids in (moe.ids if moe else [None])]
         self._note(layer, r, m, moe, rows)
         return calls, out
-
-    def _operands(self, torch: Any, act: Any, moe: Any) -> tuple[tuple[Any, Any], list[tuple[Any, Any, Any]]]:
-        """((operands, scales) as the kernels read them, what is gathered before each call: source, rows, place)."""
-        given = [act.data, act.scale]
-        gather = []
-        if moe and moe.token_of_row is not None:  # one row of x for several experts
-            for i, x in enumerate(given):
-                if x is not None:
-                    x = x.view(torch.uint8) if x.element_size() == 1 else x
-                    given[i] = torch.empty((moe.rows, x.shape[1]), dtype=x.dtype, device=x.device)
-                    gather.append((x, moe.token_of_row, given[i]))
-        scale = None if given[1] is None else self.device.from_dlpack(given[1])
-        return (self.bits(given[0]), scale), gather
 
     def bits(self, x: Any) -> Any:
         """The same memory as unsigned integers of its width."""
@@ -178,13 +166,11 @@ class Core:
         width = {1: (torch.uint8, "uint8"), 2: (torch.int16, "uint16")}[x.element_size()]
         return self.device.from_dlpack(x.view(width[0])).view(width[1])
 
-    def _call(self, launch: Call, gather: list[tuple[Any, Any, Any]], kept: Any) -> Call:
+    def _call(self, launch: Call, kept: Any) -> Call:
         """On torch's current stream. kept: what the launch points to."""
         torch, cupy = self.harness.torch, self.device.cupy
 
         def call(kept: Any = kept) -> None:
-            for source, rows, place in gather:
-                torch.index_select(source, 0, rows, out=place)
             with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
                 launch()
 
@@ -210,4 +196,4 @@ def task_of(moe: Any, ids: Any) -> Any:
     flat = np.zeros(0, np.int32) if ids is None else ids.flatten().cpu().numpy()
     if moe.kind == "grouped":
         return tasks.Contiguous(np.bincount(flat, minlength=moe.experts).astype(np.int32))
-    return tasks.Indexed(flat)
+    return tasks.Indexed(flat, moe.top_k)

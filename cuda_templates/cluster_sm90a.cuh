@@ -41,7 +41,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
     kept = here;
   }
   if constexpr (kAssisted) {
-    if (int(threadIdx.x) < S::kTileM) rows_of_x[threadIdx.x] = row_of<C>(lists, here, here.first + threadIdx.x);
+    if (int(threadIdx.x) < S::kTileM) rows_of_x[threadIdx.x] = x_row<C>(lists, row_of<C>(lists, here, here.first + threadIdx.x));
   }
   __syncwarp();
   if constexpr (S::kCluster > 1) {
@@ -231,7 +231,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
     for (int j = threadIdx.x / (S::kTileN / 2); j < S::kTileM; j += S::kMultiplying / (S::kTileN / 2)) {
       const int r = row_of<C>(lists, here, here.first + j);
       if (r < 0) continue;
-      const float of_row = C::act_scale == ActScale::token ? x_scale[r] : 1.0f;
+      const float of_row = C::act_scale == ActScale::token ? x_scale[S::kGathers ? rows_of_x[j] : r] : 1.0f;
       float value[2];
 #pragma unroll
       for (int h = 0; h < 2; h++) value[h] = fmaf(float(table[j * S::kPitch + column + h]) * factor[h] * of_row, second[h], bias[h]);

@@ -42,7 +42,7 @@ __device__ void mma_any(const u16* x, const Tensors& all, const float* x_scale, 
   for (int k0 = 0; k0 < kLoop; k0 += kTileK) {
     // Activations of this tile; columns of padding are 0
     for (int i = threadIdx.x; i < kTileM * kTileK; i += kThreads) {
-      const int r = row_of<C>(lists, here, first_slot + i / kTileK), k = k0 + i % kTileK;
+      const int r = x_row<C>(lists, row_of<C>(lists, here, first_slot + i / kTileK)), k = k0 + i % kTileK;
       tile_x[i / kTileK * kPitch + i % kTileK] = r >= 0 && k < L::k ? x[i64(r) * L::k + k] : u16(0);
     }
     // Weights of this tile, as numbers
@@ -87,7 +87,7 @@ __device__ void mma_any(const u16* x, const Tensors& all, const float* x_scale, 
             if constexpr (C::act_scale == ActScale::group) {
               // columns of padding have no scale, and no activation
               const int act_group = last / C::act_group < kActGroups ? last / C::act_group : kActGroups - 1;
-              scale *= x_scale[i64(r) * kActGroups + act_group];
+              scale *= x_scale[i64(x_row<C>(lists, r)) * kActGroups + act_group];
             }
             total[j][c] = fmaf(sum, scale, total[j][c]);
           }
@@ -108,7 +108,7 @@ __device__ void mma_any(const u16* x, const Tensors& all, const float* x_scale, 
       const int n = first_n + warp_n + 8 * j + 2 * t + c % 2, r = row[c / 2];
       if (n >= L::n || r < 0) continue;
       float sum = total[j][c];
-      if constexpr (C::act_scale == ActScale::token) sum *= x_scale[r];
+      if constexpr (C::act_scale == ActScale::token) sum *= x_scale[x_row<C>(lists, r)];
       const float value = fmaf(sum, secondary_scale<L>(w.weight_scale_2, n), bias_of<L>(w.bias, n));
       store<C::output>(y, i64(r) * L::n + n, value);
     }

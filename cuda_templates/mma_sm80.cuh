@@ -158,7 +158,7 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
             const int group = k0 / C::act_group < kActGroups ? k0 / C::act_group : kActGroups - 1;  // beyond K there is no activation
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-              const int r = row_of<C>(lists, here, here.first + 8 * j + 2 * t + h);
+              const int r = x_row<C>(lists, row_of<C>(lists, here, here.first + 8 * j + 2 * t + h));
               act[h] = r >= 0 ? x_scale[i64(r) * kActGroups + group] : 0.0f;
             }
           }
@@ -209,7 +209,7 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
     if (n >= L::n || r < 0) continue;
     float value = kUnit * float(own[0][v]);
     if constexpr (S::kWhole) value *= weight_scale<L>(w.weight_scale, n, 0);
-    if constexpr (C::act_scale == ActScale::token) value *= x_scale[r];
+    if constexpr (C::act_scale == ActScale::token) value *= x_scale[x_row<C>(lists, r)];
     store<C::output>(y, i64(r) * L::n + n, fmaf(value, secondary_scale<L>(w.weight_scale_2, n), bias_of<L>(w.bias, n)));
   }
 }

@@ -82,7 +82,7 @@ __device__ void mx_sm120a(const void* x, const Tensors& all, const float* x_scal
     // Rows of x; what lies beyond K is 0
     constexpr int kChunks = S::kRowBytes / 16;
     for (int i = threadIdx.x; i < S::kTileM * kChunks; i += S::kThreads) {
-      const int r = row_of<C>(lists, here, here.first + i / kChunks), column = k0 * L::act_bits / 8 + i % kChunks * 16;
+      const int r = x_row<C>(lists, row_of<C>(lists, here, here.first + i / kChunks)), column = k0 * L::act_bits / 8 + i % kChunks * 16;
       const bool there = r >= 0 && column < kRowBytes;
       copy_16(shared_address(tile_x + i / kChunks * S::kPitch + i % kChunks * 16),
               static_cast<const u8*>(x) + (there ? i64(r) * kRowBytes + column : 0), there);
@@ -101,7 +101,7 @@ __device__ void mx_sm120a(const void* x, const Tensors& all, const float* x_scal
       for (int j = 0; j < kTilesM; j++) {
         const u32* from = reinterpret_cast<const u32*>(tile_x + (8 * j + g) * S::kPitch + s * 32);
         b[j][0] = from[t], b[j][1] = from[t + 4];
-        scale_b[j] = activation_scales<S, L, C>(x_scale, row_of<C>(lists, here, here.first + 8 * j + g), k);
+        scale_b[j] = activation_scales<S, L, C>(x_scale, x_row<C>(lists, row_of<C>(lists, here, here.first + 8 * j + g)), k);
       }
       unrolled<0, 4>([&](auto tile_of_rows) {
         constexpr int i = decltype(tile_of_rows)::value;
@@ -130,7 +130,7 @@ __device__ void mx_sm120a(const void* x, const Tensors& all, const float* x_scal
       if (n >= L::n || r < 0) continue;
       float sum = sums[i][e / 4][e % 4];
       if constexpr (!S::kWeightScales) sum *= weight_scale<L>(w.weight_scale, n, 0);
-      if constexpr (C::act_scale == ActScale::token) sum *= x_scale[r];
+      if constexpr (C::act_scale == ActScale::token) sum *= x_scale[x_row<C>(lists, r)];
       const float value = fmaf(sum, secondary_scale<L>(w.weight_scale_2, n), bias_of<L>(w.bias, n));
       store<C::output>(y, i64(r) * L::n + n, value);
     }

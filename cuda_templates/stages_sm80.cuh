@@ -59,7 +59,7 @@ HC_FN void rows_of_thread(int (&rows)[S::kRounds], const TaskLists& lists, const
 #pragma unroll
   for (int j = 0; j < S::kRounds; j++) {
     const int r = threadIdx.x / S::kChunks + j * S::kRowsAtOnce;
-    rows[j] = r < S::kTileM ? row_of<C>(lists, here, here.first + r) : -1;
+    rows[j] = r < S::kTileM ? x_row<C>(lists, row_of<C>(lists, here, here.first + r)) : -1;
   }
 }
 

@@ -1,7 +1,8 @@
 // Which rows a block multiplies, and by which expert. A block has a tile of slots; a slot is a row of x and y, or none (-1).
 //
 //   dense       every row by the only expert
-//   indexed     lists made by gemm/tasks.py: each tile of slots has one expert, a slot has its row; -1 is empty
+//   indexed     lists made by gemm/tasks.py: each tile of slots has one expert, a slot has its row of y; -1 is empty. A row of x has `room` rows of y,
+//               one after the other: its top_k experts
 //   contiguous  counts of experts: the rows of expert 0, then those of expert 1, ...; each expert's last tile may be short
 //   masked      counts of experts: room for `room` rows of each expert, of which the first counts[e] are there
 //
@@ -12,7 +13,7 @@
 
 namespace hc {
 
-// rows: indexed only.  experts: of tiles (indexed), or counts of rows (contiguous, masked).
+// rows: indexed only.  experts: of tiles (indexed), or counts of rows (contiguous, masked).  room: of an expert (masked), top_k (indexed).
 struct TaskLists {
   const int* rows;
   const int* experts;
@@ -50,10 +51,18 @@ HC_FN RowTile tile_of(const TaskLists& lists, int tile, int m) {
   }
 }
 
+// The row of y.
 template <class C>
 HC_FN int row_of(const TaskLists& lists, const RowTile& tile, int slot) {
   if constexpr (C::task == Task::indexed) return lists.rows[slot];
   return slot < tile.end ? slot : -1;
+}
+
+// The row of x that row `row` of y is made of.
+template <class C>
+HC_FN int x_row(const TaskLists& lists, int row) {
+  if constexpr (C::task == Task::indexed) return row < 0 || lists.room == 1 ? row : int(u32(row) / u32(lists.room));
+  return row;
 }
 
 }  // namespace hc

@@ -58,7 +58,7 @@ __device__ void umma_sm100a(const void* x, const Tensors& all, const float* x_sc
   for (int k0 = 0; k0 < L::shape_k; k0 += kTileK) {
     // Rows of x; what lies beyond K is 0
     for (int i = threadIdx.x; i < kTileM * 8; i += kThreads) {
-      const int r = row_of<C>(lists, here, here.first + i / 8), column = 2 * k0 + i % 8 * 16;
+      const int r = x_row<C>(lists, row_of<C>(lists, here, here.first + i / 8)), column = 2 * k0 + i % 8 * 16;
       const bool inside = r >= 0 && column < kRowBytes;
       copy_16(shared_address(panel_x + panel_byte(i / 8, i % 8 * 8)), static_cast<const u8*>(x) + (inside ? i64(r) * kRowBytes + column : 0), inside);
     }

@@ -144,7 +144,7 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
           for (int e = 0; e < kSums; e++) {
             float factor = scale[kBatch * S::kBatch + j][e % 4 / 2];
             if constexpr (C::act_scale == ActScale::group) {
-              const int r = row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2);
+              const int r = x_row<C>(lists, row_of<C>(lists, here, here.first + e / 4 * 8 + 2 * t + e % 2));
               const int act_group = k0 / C::act_group < kActGroups ? k0 / C::act_group : kActGroups - 1;  // beyond K there is no activation
               factor *= r >= 0 ? x_scale[i64(r) * kActGroups + act_group] : 0.0f;
             }
@@ -206,7 +206,7 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
       const int r = row_of<C>(lists, here, here.first + j);
       if (r < 0) continue;
       float value = kUnit * float(table[j * S::kPitch + column]) * factor;
-      if constexpr (C::act_scale == ActScale::token) value *= x_scale[r];
+      if constexpr (C::act_scale == ActScale::token) value *= x_scale[x_row<C>(lists, r)];
       store<C::output>(y, i64(r) * L::n + n, fmaf(value, second, bias));
     }
   }

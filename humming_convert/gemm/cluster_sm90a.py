@@ -110,7 +110,9 @@ def rounding(layer: Layer, compute: Compute) -> str:
 
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
-    sizes = {m: size for m, size in SIZES[layer.act_bits].items() if m <= 128 or not on_the_way(layer, compute) or _by_halves(layer, compute)}
+    sizes = {
+        m: size for m, size in SIZES[layer.act_bits].items() if m <= 128 or not on_the_way(layer, compute) or _by_halves(layer, compute)
+    }
     tile_m = next((m for m in sizes if rows <= m), max(sizes))
     tile_k = TILE_BYTES * 8 // layer.act_bits
     size, tiles_n = sizes[tile_m], layer.shape_n // TILE_N
@@ -125,7 +127,9 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
         shared=max(stages * each, tile_m * (TILE_N + BESIDE) * 4) + 1024,
         parts=parts_of(layer, TILE_N, tile_k, tile_m, bucket(rows, tile_m), size.blocks),
         blocks=size.blocks,
-        cluster=size.cluster if tiles_n % size.cluster == 0 and compute.task != Indexed.name else 1,  # lists are copied by each block for itself
+        cluster=size.cluster
+        if tiles_n % size.cluster == 0 and compute.task != Indexed.name
+        else 1,  # lists are copied by each block for itself
     )
 
 

@@ -42,10 +42,11 @@ class LoadedLayer:
     multiplier: Multiplier
 
     def __call__(self, x: Any, task: Task | NDArray[Any] | None = None) -> Any:
-        """x: [..., k] of the model dtype on the device (float16, bfloat16, or its bits as uint16), of CuPy or torch.  Out: [..., n], as x.
+        """x: [..., k] of the model dtype on the device (float16, bfloat16, or its bits as uint16), of CuPy or torch.  Out: [..., n], as x;
+        with a task of top_k, top_k rows for each of x.
 
-        task: with experts, where x is [m, k]: the expert of each row, on the host, or `tasks.Contiguous`, `tasks.Masked` with counts on the
-        device. Rows that no expert multiplies are NaN.  ValueError for another type or width, or for experts without a task.
+        task: with experts, where x is [m, k]: the expert of each row, on the host, `tasks.Indexed` for several experts a row, or
+        `tasks.Contiguous`, `tasks.Masked` with counts on the device. Rows that no expert multiplies are NaN.  ValueError for another type or width, or for experts without a task.
         """
         if torch_arrays.is_torch(x):
             return torch_arrays.back(self(torch_arrays.bits(self.multiplier.device, x), task), x)
@@ -58,7 +59,7 @@ class LoadedLayer:
             raise ValueError(f"{self.name}: {self.experts or 'no'} experts; task says which rows are whose, and is for experts alone")
         rows = device.contiguous(x).reshape(-1, self.k).view("uint16")
         y = self.multiplier(rows, task)
-        return y.view(x.dtype).reshape(*x.shape[:-1], self.n)
+        return y.view(x.dtype).reshape(y.shape if self.experts else (*x.shape[:-1], self.n))
 
 
 @dataclass(slots=True)

@@ -75,14 +75,14 @@ class Multiplier:
 
     def multiply(self, q: Any, scale: Any, task: Task | NDArray[Any] | None = None) -> Any:
         """Operands and scales of `quantize` -> y on the device. task: with experts; an array is the expert of each row. Rows that no
-        expert multiplies stay NaN."""
-        y = self.device.filled((q.shape[0], self.layer.n), BYTES[self.compute.output])
+        expert multiplies stay NaN. With a task of top_k, y has as many rows for each of x."""
+        y = self.device.filled((q.shape[0] * _top_k(task), self.layer.n), BYTES[self.compute.output])
         self.bound(q, scale, y, task)()
         return y
 
     def bound(self, q: Any, scale: Any, y: Any, task: Task | NDArray[Any] | None = None) -> Callable[[], None]:
         """The product as a call that only launches, as often as one likes, one after the other. y: where it goes, of `multiply`'s shape and bytes."""
-        layer, m = self.layer, q.shape[0]
+        layer, m = self.layer, q.shape[0] * _top_k(task)
         if not isinstance(task, Task):
             task = Dense() if task is None else Indexed(task)
         compute, experts = replace(self.compute, task=task.name), max(1, layer.experts)
@@ -104,3 +104,7 @@ class Multiplier:
 
     def __call__(self, x: Any, task: Task | NDArray[Any] | None = None) -> Any:
         return self.multiply(*self.quantize(x), task)
+
+
+def _top_k(task: Task | NDArray[Any] | None) -> int:
+    return task.top_k if isinstance(task, Indexed) else 1

@@ -45,18 +45,23 @@ class Dense:
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """An expert for each row, on the host: [m]. Rows of NOBODY are not multiplied."""
+    """An expert for each row of y, on the host: [m]. Rows of NOBODY are not multiplied. Row r of y is made of row r // top_k of x."""
 
     expert_of_row: NDArray[Any]
+    top_k: int = 1
     name = "indexed"
 
     def each(self, m: int, experts: int) -> int:
         return -(-m // max(1, experts))
 
     def lists(self, device: Device, m: int, experts: int, tile_m: int) -> Lists:
-        assert self.expert_of_row.shape == (m,) and self.expert_of_row.max(initial=-1) < experts, (self.expert_of_row.shape, m, experts)
+        assert self.expert_of_row.shape == (m,) and m % self.top_k == 0 and self.expert_of_row.max(initial=-1) < experts, (
+            self.expert_of_row.shape,
+            m,
+            experts,
+        )
         rows, of_tile = indexed(self.expert_of_row, tile_m)
-        return Lists(device.put(rows), device.put(of_tile), 0, of_tile.size)
+        return Lists(device.put(rows), device.put(of_tile), self.top_k, of_tile.size)
 
 
 @dataclass(frozen=True, slots=True)

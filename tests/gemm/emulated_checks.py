@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import Case, Spec
-from emulated_block import ORDERS, Change, EmulatedBlocks, EmulationFault
+from emulated_block import ORDERS, Change, EmulatedBlocks, EmulationFault, aligned
 from emulation import COMPILER
 
 from humming_convert.gemm import tasks
@@ -111,6 +111,23 @@ def assert_groups_right(checker: Checker, folder: Path, each: int) -> None:
             off = np.abs(have[mine] - (meant[mine] @ w.T + bias))
             assert mine.any() and (off <= checker.sum_tolerance(each * experts) * size).all(), (task.name, e, way)
         assert np.isnan(have[of_row < 0]).all(), (task.name, way)
+
+
+def assert_top_k_right(checker: Checker, folder: Path, m: int, top_k: int = 3) -> None:
+    """Each row of x for several experts gives what as many copies of it give, bit for bit. Some rows of y have no expert."""
+    layer, experts = checker.layer, checker.layer.experts
+    device = EmulatedBlocks(folder, [source_of(checker.family, layer, checker.compute, -(-m * top_k // experts), tasks.Indexed.name)])
+    given = checker.given if checker.compute.wants_given_scale else None
+    multiplier = Multiplier.of(device, layer, checker.compute, checker.packed, given, checker.family)
+    rng = np.random.default_rng(5)
+    q, scale = multiplier.quantize(device.put(random_rows(m, layer.k, layer.half, rng)))
+    of_row = rng.integers(-1, experts, m * top_k).astype(np.int32)
+    copied = aligned(np.repeat(q, top_k, axis=0)), None if scale is None else aligned(np.repeat(scale, top_k, axis=0))
+    for way in WAYS[::5]:
+        go(device, way)
+        have, want = multiplier.multiply(q, scale, tasks.Indexed(of_row, top_k)), multiplier.multiply(*copied, tasks.Indexed(of_row))
+        np.testing.assert_array_equal(have.view(np.uint32), want.view(np.uint32))
+        assert (np.isnan(have).all(axis=1) == (of_row < 0)).all() and (of_row < 0).any() and (of_row >= 0).any()
 
 
 def seen(checker: Checker, folder: Path, rows: int, change: Change) -> str | None:

@@ -106,7 +106,8 @@ class FakeDevice(Device):
             of_row = masked(experts, room)
         for r in range(m):
             if of_row[r] >= 0:
-                sums = (w[of_row[r], : layer.n, : layer.k] @ x[r] + bias[of_row[r], : layer.n]).astype(np.float32)
+                of_x = r // room if compute.task == "indexed" else r
+                sums = (w[of_row[r], : layer.n, : layer.k] @ x[of_x] + bias[of_row[r], : layer.n]).astype(np.float32)
                 y[r] = sums if compute.output == "f32" else operand_bits(sums, compute.output)
 
     def mma_sm80(self, generated: str, *arguments: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cases import Case, Spec, fast_specs, selected
 from emulated_block import Change, EmulatedBlocks
-from emulated_checks import WAYS, Tile, Wide, assert_groups_right, assert_right, checker_of, needs_compiler, seen, wide
+from emulated_checks import WAYS, Tile, Wide, assert_groups_right, assert_right, assert_top_k_right, checker_of, needs_compiler, seen, wide
 
 from humming_convert.gemm import cluster_sm90a
 from humming_convert.gemm.cluster_sm90a import SIZES, Size
@@ -103,6 +103,13 @@ def test_rows_of_experts_that_lists_name_give_float64_products(spec: Wide, rows:
 
 
 @needs_compiler
+@pytest.mark.usefixtures("few_stages")
+@pytest.mark.parametrize("spec", EXPERTS.values(), ids=EXPERTS)
+def test_a_row_goes_to_several_experts(spec: Wide, tmp_path: Path) -> None:
+    assert_top_k_right(checker_of(spec, cluster_sm90a, True), tmp_path, 9)
+
+
+@needs_compiler
 def test_a_planted_bit_in_any_tensor_shows(tmp_path: Path) -> None:
     checker = checker_of(SPECS[9], Tile(cluster_sm90a, 16), True)
     assert set(checker.packed) == {"weight", "weight_scale", "zero_point", "bias"}
@@ -117,10 +124,11 @@ def test_a_planted_bit_in_any_tensor_shows(tmp_path: Path) -> None:
 # --- That a fault shows
 
 KERNEL, STAGES = "cluster_sm90a.cuh", "cluster_stages_sm90a.cuh"
+HALVES, HALVES_GROUPS = wide(SPECS[6]), wide(SPECS[11])
 WORDS, INTEGERS, GROUPS, LISTS = wide(SPECS[0]), wide(SPECS[9]), wide(SPECS[11]), wide(SPECS[0], seed=3)
 BROUGHT = "stages.wait_until_free(at, tile - begin);\n    if constexpr (S::kGathers) {"
 WAIT = """        wait_for_products<1>();
-        if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>());
+        if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>(), Constant<0>());
         if constexpr (kItem == 0 && S::kActGroups > 0) __syncwarp();  // every lane has read the scales of x of the stage that the first ones release
 """
 RELEASE = "        if (kItem == 0) all_stages.template release<S::kCluster>(before, lane);\n"
@@ -129,6 +137,9 @@ EXPECTED, CLUSTER_BEGINS, CLUSTER_ENDS = (
     "cluster_arrive(), cluster_wait();",
     "kCluster > 1) cluster_wait();",
 )
+READY, HALVES_READY = "      ready();\n#pragma unroll\n", "      ready();\n      unrolled"
+HALVES_WAIT = "      wait_for_products<0>();\n      add_scaled(Constant<0>(), half);\n"
+HALVES_RELEASE = "    all_stages.template release<S::kCluster>(before, lane);\n  };"
 # what is wrong -> a layer and a number of rows that show it, and one change
 FAULTS = {
     "the first tile is not waited for": (WORDS, 16, Change(KERNEL, "  all_stages.wait(now);\n  make_operands", "  make_operands")),
@@ -137,7 +148,7 @@ FAULTS = {
     "a stage is released before all lanes have read its scales": (
         GROUPS,
         16,
-        Change(KERNEL, "S::kActGroups > 0) __syncwarp();", "false) __syncwarp();"),
+        Change(KERNEL, "kItem == 0 && S::kActGroups > 0) __syncwarp();", "false) __syncwarp();"),
     ),
     "a stage is released to its own block alone": (WORDS, 16, Change(STAGES, "if (lane < kCluster)", "if (lane == 0)")),
     "a stage is filled before it is free": (
@@ -149,7 +160,11 @@ FAULTS = {
     "scales are not waited for": (GROUPS, 16, Change(STAGES, "kFilling = 1 + kScaling", "kFilling = 1")),
     "rows of lists come before a stage is free": (LISTS, 16, Change(STAGES, BROUGHT, "if constexpr (S::kGathers) {")),
     "rows of lists are not waited for": (LISTS, 16, Change(STAGES, " + (kGathers ? kAssisting : 0)", "")),
-    "rows of lists are not published to tensor cores": (LISTS, 16, Change(STAGES, "if constexpr (kGathered) publish_to_tensor_cores();", "")),
+    "rows of lists are not published to tensor cores": (
+        LISTS,
+        16,
+        Change(STAGES, "if constexpr (kGathered) publish_to_tensor_cores();", ""),
+    ),
     "rows of lists lie in other chunks": (LISTS, 16, Change(STAGES, "chunk_at<S>(stage, r, chunk), x", "stage + r * 128 + chunk * 16, x")),
     "rows that are not there are read": (LISTS, 16, Change(STAGES, "rows[r] >= 0 && column < kRowBytes;", "column < kRowBytes;")),
     "fewer bytes are expected": (WORDS, 16, Change(STAGES, EXPECTED, EXPECTED + " - 16")),
@@ -170,9 +185,9 @@ FAULTS = {
     "the last products are not waited for": (
         WORDS,
         16,
-        Change(KERNEL, "wait_for_products<0>();\n    if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>())", ""),
+        Change(KERNEL, "wait_for_products<0>();\n      if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>(), Constant<0>())", ""),
     ),
-    "registers are not made ready": (WORDS, 16, Change(KERNEL, "      ready();\n", "")),
+    "registers are not made ready": (WORDS, 16, Change(KERNEL, READY, "")),
     "sums are stored over the last stage": (
         WORDS,
         16,
@@ -181,6 +196,35 @@ FAULTS = {
     "sums are read before all are stored": (WORDS, 16, Change(KERNEL, "sync_first<S::kMultiplying>();\n  // Row", "  // Row")),
     "the other block's barriers are not waited for": (WORDS, 16, Change(KERNEL, CLUSTER_BEGINS, "__syncthreads();")),
     "a block leaves before the other one is through": (WORDS, 16, Change(KERNEL, CLUSTER_ENDS, "kCluster > 1) return;")),
+    "halves: registers are not made ready": (HALVES, 300, Change(KERNEL, HALVES_READY, "      unrolled")),
+    "halves: products are not waited for": (HALVES, 300, Change(KERNEL, HALVES_WAIT, HALVES_WAIT.splitlines(keepends=True)[1])),
+    "halves: the next tile is not waited for": (
+        HALVES,
+        300,
+        Change(KERNEL, "        if constexpr (kHalf == 0) all_stages.wait(now);\n", ""),
+    ),
+    "halves: a stage is released before its last products": (
+        HALVES,
+        300,
+        Change(KERNEL, HALVES_WAIT, HALVES_RELEASE.split("\n")[0] + HALVES_WAIT),
+    ),
+    "halves: operands are made in the place of those that are multiplied": (
+        HALVES,
+        300,
+        Change(KERNEL, "? 2 - kOperands : 0;", "? kOperands : 0;"),
+    ),
+    "halves: the second half has the first one's rows": (HALVES, 300, Change(KERNEL, "kHalf * S::kRowsOfProduct", "0")),
+    "halves: scales of activations are the first half's": (HALVES_GROUPS, 300, Change(KERNEL, "(kFirst + e) * 2", "e * 2")),
+    "halves: a stage is released before all lanes have read its scales": (
+        HALVES_GROUPS,
+        300,
+        Change(KERNEL, "    if constexpr (S::kActGroups > 0) __syncwarp();\n", ""),
+    ),
+    "halves: the next operands are made before all are multiplied": (
+        HALVES_GROUPS,
+        300,
+        Change(KERNEL, "S::kOperandSets == 1 && kHalf == 1 && tile", "S::kOperandSets == 1 && kHalf == 0 && tile"),
+    ),
     "more registers are asked for than there are": (WORDS, 16, Change(STAGES, "/ kMultiplying / 8 * 8;", "/ kMultiplying / 8 * 8 + 8;")),
 }
 ALWAYS = (

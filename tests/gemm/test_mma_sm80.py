@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cases import Case, Spec, fast_specs, selected
 from emulated_block import EmulatedBlocks
-from emulated_checks import assert_right, checker_of, needs_compiler
+from emulated_checks import assert_right, assert_top_k_right, checker_of, needs_compiler
 from narrow_layers import LONG, NARROW, Narrow
 
 from humming_convert.gemm import mma_sm80, tasks
@@ -153,6 +153,13 @@ def test_contiguous_and_masked_rows_give_what_indexed_rows_give(tmp_path: Path) 
         have, want = multiplier(x, task), multiplier(x, rows)
         np.testing.assert_array_equal(have.view(np.uint32), want.view(np.uint32))
         assert not np.isnan(have[rows >= 0]).any() and np.isnan(have[rows < 0]).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("act", ["16", "int8"])
+def test_a_row_goes_to_several_experts(act: str, tmp_path: Path) -> None:
+    spec = next(s for s in taken() if case_of(s).layer.experts and s.act == act)
+    assert_top_k_right(checker_of(spec, mma_sm80), tmp_path, 9)
 
 
 @needs_compiler

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cases import Case, Spec, fast_specs, selected
 from emulated_block import Change
-from emulated_checks import WAYS, Tile, assert_groups_right, assert_right, checker_of, needs_compiler, seen, wide
+from emulated_checks import WAYS, Tile, assert_groups_right, assert_right, assert_top_k_right, checker_of, needs_compiler, seen, wide
 from narrow_layers import LONG, NARROW, Narrow
 
 from humming_convert.gemm import wgmma_sm90a
@@ -47,6 +47,12 @@ def test_the_kernel_gives_float64_products_and_every_single_weight(tmp_path: Pat
 @pytest.mark.usefixtures("few_stages")
 def test_rows_of_experts_that_lie_side_by_side_give_float64_products(tmp_path: Path) -> None:
     assert_groups_right(checker_of(EXPERTS, wgmma_sm90a), tmp_path, 20)
+
+
+@needs_compiler
+@pytest.mark.parametrize("spec", [EXPERTS, wide(SPECS[8], seed=9)], ids=["words", "scales of activations"])
+def test_a_row_goes_to_several_experts(spec: Spec, tmp_path: Path) -> None:
+    assert_top_k_right(checker_of(spec, wgmma_sm90a), tmp_path, 9)
 
 
 @needs_compiler

@@ -122,7 +122,7 @@ def grouped_sources(subject: Subject) -> list[KernelSource]:
 
 
 def groups_agree(subject: Subject, device: Device) -> bool:
-    """Contiguous rows and room for rows give what the same rows give with an expert for each."""
+    """Contiguous rows and room for rows give what the same rows give with an expert for each; so does a row that goes to several."""
     layer, checker = subject.case.layer, subject.checker
     rng = np.random.default_rng(6)
     given = checker.given if checker.compute.wants_given_scale else None
@@ -142,6 +142,12 @@ def groups_agree(subject: Subject, device: Device) -> bool:
                 return False
             if not np.array_equal(bits(have), bits(want)):
                 return False
+        # each row of x for two experts: what two copies of it give
+        some = random_rows(most * layer.experts // 2, layer.k, layer.half, rng)
+        ids = rng.integers(tasks.NOBODY, layer.experts, 2 * some.shape[0]).astype(np.int32)
+        both = (multiplier(device.put(some), tasks.Indexed(ids, 2)), multiplier(device.put(np.repeat(some, 2, axis=0)), ids))
+        if not np.array_equal(*(bits(device.get(y)) for y in both)):
+            return False
     return True
 
 
