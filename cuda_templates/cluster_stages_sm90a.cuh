@@ -202,7 +202,12 @@ template <class L, Half kHalf>
 HC_FN void scales_twice(u32 (&to)[2], u32 pair) {
   constexpr bool kSame = L::scale_type == (kHalf == Half::f16 ? ScaleType::f16 : ScaleType::bf16);
   if constexpr (L::scale_type == ScaleType::e4m3 || L::scale_type == ScaleType::e5m2) {
-    pair = half_operand<ScaleCodes<L::scale_type>, kHalf>(byte_permute(pair, 0, 0x4140), 0);
+    pair = f16_scales<L::scale_type>(pair);
+    if constexpr (kHalf == Half::bf16) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) to[h] = twice<kHalf>(half_to_float<Half::f16>(u16(pair >> (16 * h))));
+      return;
+    }
   } else if constexpr (!kSame) {
     static_assert(scale_bytes<L>() == 1, "bytes");
     const u32 first = pair & 255, second = pair >> 8;

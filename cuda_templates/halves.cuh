@@ -62,6 +62,30 @@ HC_FN u32 multiply_two(u32 a, u32 b) {
   return out;
 }
 
+// a * b + c, rounded once.
+template <Half kHalf>
+HC_FN u32 multiply_add_two(u32 a, u32 b, u32 c) {
+  u32 out;
+  if constexpr (kHalf == Half::f16) {
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+  } else {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+  }
+  return out;
+}
+
+// The same number in both halves.
+template <Half kHalf>
+HC_FN u32 twice(float x) {
+  u32 out;
+  if constexpr (kHalf == Half::f16) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %1;" : "=r"(out) : "f"(x));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %1;" : "=r"(out) : "f"(x));
+  }
+  return out;
+}
+
 // A number that an 8-bit operand holds, as its byte.
 template <Operand kOperand>
 HC_FN u8 to_byte(float x) {
@@ -123,6 +147,22 @@ HC_FN u32 subtract_two(u32 a, u32 b) {
 template <Half kHalf>
 HC_FN u32 multiply_two(u32 a, u32 b) {
   return each_of_two<kHalf>(a, b, [](float x, float y) { return x * y; });
+}
+
+// For results that float32 holds: it rounds twice.
+template <Half kHalf>
+HC_FN u32 multiply_add_two(u32 a, u32 b, u32 c) {
+  u32 out = 0;
+  for (int h = 0; h < 2; h++) {
+    const float x = decode_half(u16(a >> (16 * h)), kHalf), y = decode_half(u16(b >> (16 * h)), kHalf), z = decode_half(u16(c >> (16 * h)), kHalf);
+    out |= u32(to_half<kHalf>(__builtin_fmaf(x, y, z))) << (16 * h);
+  }
+  return out;
+}
+
+template <Half kHalf>
+HC_FN u32 twice(float x) {
+  return to_half<kHalf>(x) * 0x00010001u;
 }
 
 #endif

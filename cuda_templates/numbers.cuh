@@ -37,8 +37,8 @@ HC_FN float decode_half(u16 bits, Half type) {
 }
 
 // 2^(code - 127); 255 is NaN (layouts.md 1).
-// 0 is 2^-127, a fraction without exponent; 255 is NaN: both have bit 22 beside their exponent.
-HC_FN float decode_e8m0(u8 code) { return as_float(u32(code) << 23 | (u8(code + 1) < 2 ? 1u << 22 : 0u)); }
+// The code is an exponent, but for 0, which is 2^-127, less than any number that has one, and for 255, whose place is that of infinity.
+HC_FN float decode_e8m0(u8 code) { return finite_or_nan(larger_of(as_float(u32(code) << 23), as_float(1u << 22))); }
 
 // The value of a weight code before zero points: offset binary counts from its midpoint.
 template <class L>

@@ -117,6 +117,22 @@ struct ScaleCodes {
   static constexpr Special special = kType == ScaleType::e4m3 ? Special::e4m3_nan : Special::ieee;
 };
 
+// Two scales that are floats of 8 bits, in the low bytes, as float16, which holds them.
+template <ScaleType kType>
+HC_FN u32 f16_scales(u32 pair) {
+  if constexpr (kType == ScaleType::e5m2) {
+    return byte_permute(pair, 0, 0x1404);  // a float16 without the lower half of its fraction
+  } else {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    u32 out;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(u16(pair)));
+    return out;
+#else
+    return half_operand<ScaleCodes<kType>, Half::f16>(byte_permute(pair, 0, 0x4140), 0);
+#endif
+  }
+}
+
 // The same of floats that are whole fields of a word: sign and magnitude are moved to their places at once.
 template <class L, Half kHalf, int i, int r>
 HC_FN u32 half_of_fields(const LaneWords<L>& from) {
@@ -124,6 +140,24 @@ HC_FN u32 half_of_fields(const LaneWords<L>& from) {
   const u32 moved = from.template moved<i, r, Number::kMove>() & in_each<16>(((1u << Number::kMagnitude) - 1) << Number::kMove);
   const u32 sign = L::has_sign ? from.template moved<i, r, 15 - Number::kMagnitude>() & in_each<16>(0x8000) : 0u;
   return Number::kMend ? multiply_two<kHalf>(moved | sign, in_each<16>(Number::kFactor)) : moved | sign;
+}
+
+// A sign and a fraction that are whole fields of a word: the fraction where it lies in its byte, 2^kAt times as large, behind the bits of 1024 (128).
+template <class L, Half kHalf>
+struct SignedFields {
+  static constexpr bool kTaken = L::kind == Kind::floating && L::exponent == 0 && L::has_sign && L::mantissa <= 3;
+};
+template <class L, Half kHalf, int i, int r>
+HC_FN u32 half_of_signed_fields(const LaneWords<L>& from) {
+  using Beside = Fractions<L, kHalf>;
+  constexpr int kAt = LaneWords<L>::field(i, r).bit % 8;
+  static_assert(kAt + L::mantissa <= Beside::kFraction, "a fraction has room there");
+  constexpr u32 kMask = in_each<16>(((1u << L::mantissa) - 1) << kAt);
+  constexpr float kUnit = 1.0f / float(1 << kAt);
+  const u32 large = and_or(from.template moved<i, r, kAt>(), kMask, in_each<16>(Beside::kOne));
+  const u32 size = kAt == 0 ? subtract_two<kHalf>(large, in_each<16>(Beside::kOne))
+                            : multiply_add_two<kHalf>(large, twice<kHalf>(kUnit), twice<kHalf>(-kUnit * float(1 << Beside::kFraction)));
+  return and_xor(from.template moved<i, r, 15 - L::mantissa>(), in_each<16>(0x8000), size);
 }
 
 template <class L>
@@ -199,6 +233,7 @@ HC_FN u32 operand(const LaneWords<L>& from, int lane, u32 zero) {
     if constexpr (kOperand == Operand::f16 || kOperand == Operand::bf16) {
       constexpr Half kHalf = kOperand == Operand::f16 ? Half::f16 : Half::bf16;
       if constexpr (HalfFloat<L, kHalf>::kTaken && LaneWords<L>::kFields) return half_of_fields<L, kHalf, i, r>(from);
+      if constexpr (SignedFields<L, kHalf>::kTaken && LaneWords<L>::kFields) return half_of_signed_fields<L, kHalf, i, r>(from);
       // bits beside the codes do not matter here
       if constexpr (SignedFraction<L, kHalf>::kTaken && LaneWords<L>::kFields) return half_operand<L, kHalf>(from.template moved<i, r, 0>(), zero);
       return half_operand<L, kHalf>(from.template codes<i, r, Fractions<L, kHalf>::kBeside>(lane), zero);

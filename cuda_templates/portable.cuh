@@ -37,6 +37,23 @@ HC_FN u32 as_bits(float f) {
 #endif
 }
 
+HC_FN float larger_of(float a, float b) {
+#ifdef __CUDACC__
+  return fmaxf(a, b);
+#else
+  return __builtin_fmaxf(a, b);
+#endif
+}
+
+// The number itself, and NaN instead of infinity: 0 times that is NaN.
+HC_FN float finite_or_nan(float x) {
+#ifdef __CUDACC__
+  return fmaf(x, 0.0f, x);
+#else
+  return __builtin_fmaf(x, 0.0f, x);
+#endif
+}
+
 // (a & mask) | more, as one instruction: with two constants the compiler makes two of it.
 HC_FN u32 and_or(u32 a, u32 mask, u32 more) {
 #ifdef __CUDACC__

@@ -128,6 +128,12 @@ struct NeighboursOfLane {
       words[0] = reinterpret_cast<const u16*>(group)[((block * 8 + g) * 8 + from) * kBits / 16];
     }
   }
+  // Two of at most 8 bits each, side by side; other bits may lie beyond.
+  template <int j>
+  HC_FN u32 pair() const {
+    static_assert(kBits <= 8 && j % 2 == 0, "two in half a word");
+    return words[j * kBits / 32] >> (j * kBits % 32);
+  }
   template <int j>
   HC_FN u32 bits() const {
     return kBits == 32 ? words[j] : words[j * kBits / 32] >> (j * kBits % 32) & ((1u << kBits % 32) - 1);
@@ -144,8 +150,7 @@ HC_FN void scales_of_lane(float (&to)[kTiles][2], const u8* stage, const Tensors
     // two at once, as float16, which holds them
     unrolled<0, kTiles>([&](auto row_tile) {
       constexpr int i = decltype(row_tile)::value;
-      const u32 codes = held.template bits<2 * i>() | held.template bits<2 * i + 1>() << 16;
-      const u32 both = half_operand<ScaleCodes<L::scale_type>, Half::f16>(codes, 0);
+      const u32 both = f16_scales<L::scale_type>(held.template pair<2 * i>());
       to[i][0] = half_to_float<Half::f16>(u16(both)), to[i][1] = half_to_float<Half::f16>(u16(both >> 16));
     });
     return;
