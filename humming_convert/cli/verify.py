@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -78,20 +78,24 @@ def _verify(
     with display(as_json=json, quiet=quiet) as progress:
         model = api.fetched(source, out, progress) if source is not None else None
     found = api.verify(out, source=model)
-    findings = list(found.findings)
-    document, failed = found.document(), found.failed
-    summary = found.summary()
-    results: GpuResults = {}
+    findings, results = list(found.every), cast("GpuResults", {})
+    document, failed, summary = found.document(), found.failed, found.summary()
     if gpu and not UNREADABLE & {f.code for f in findings}:
-        on_gpu = _on_gpu(out, model, sample, kernels, record and not failed, json or quiet)
+        on_gpu = _on_gpu(out, model, sample, kernels, record and not found.findings.errors, json or quiet)
         if isinstance(on_gpu, str):
             heard.add([*findings, Finding(severity="error", code="no-gpu", message=on_gpu)], exits.ENVIRONMENT)
             return _no_gpu(on_gpu, json)
-        findings += list(on_gpu.findings)
         results = on_gpu.results
-        failed = failed or on_gpu.failed
-        document |= {"status": "failed" if failed else "ok", "gpu": on_gpu.document(), "findings": [f.as_dict() for f in findings]}
-        summary += f"\n{on_gpu.summary()}"
+        found.multiplied(results)
+        findings = [*found.every, *on_gpu.findings]
+        failed = found.failed or on_gpu.failed
+        document = {
+            **found.document(),
+            "status": "failed" if failed else "ok",
+            "gpu": on_gpu.document(),
+            "findings": [f.as_dict() for f in findings],
+        }
+        summary = f"{found.summary()}\n{on_gpu.summary()}"
     code = exits.CHECK_FAILED if failed else exits.DONE
     heard.add(findings, code)
     if html is not None:

@@ -70,7 +70,7 @@ def prepare_push(folder: Path, repo: HubName, options: PushOptions) -> Publicati
     """All that can be known before anything is written. CheckFailed, Refused with all findings, HubError."""
     found = verify_folder(folder, None)
     if found.failed:
-        errors = found.findings.errors
+        errors = [f for f in found.every if f.severity == "error"]
         why = f"{folder.name} does not verify ({len(errors)} errors); nothing was published"
         said = broken(rules.FOLDER, why, advice="convert again; only a whole folder is published")
         raise CheckFailed(why, (said, *errors))

@@ -5,7 +5,7 @@ In: an output folder, perhaps its source.  Out: findings; nothing is changed. Fa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,15 +36,28 @@ BLOCK = 1 << 20  # bytes a read
 
 @dataclass(slots=True)
 class Verification:
-    """What was found. `checked`: counts by what was looked at."""
+    """What was found. `checked`: counts by what was looked at.
+
+    findings: of this check.  recorded: (number of the rank, layer) -> what an earlier `verify --gpu` wrote into the manifest, where it was wrong.
+    """
 
     folder: Path
     findings: Findings = field(default_factory=Findings)
     checked: dict[str, int] = field(default_factory=dict)
+    recorded: dict[tuple[int, str], Finding] = field(default_factory=dict)
+
+    @property
+    def every(self) -> tuple[Finding, ...]:
+        return *self.findings, *self.recorded.values()
 
     @property
     def failed(self) -> bool:
-        return bool(self.findings.errors)
+        return any(f.severity == "error" for f in self.every)
+
+    def multiplied(self, layers: Iterable[tuple[int, str]]) -> None:
+        """Layers that were multiplied on a GPU again: what was recorded of them is of no matter any more."""
+        for layer in layers:
+            self.recorded.pop(layer, None)
 
     def count(self, what: str, number: int = 1) -> None:
         self.checked[what] = self.checked.get(what, 0) + number
@@ -54,7 +67,7 @@ class Verification:
             "status": "failed" if self.failed else "ok",
             "out": str(self.folder),
             "checked": self.checked,
-            "findings": [f.as_dict() for f in self.findings],
+            "findings": [f.as_dict() for f in self.every],
         }
 
     def summary(self) -> str:
@@ -63,16 +76,17 @@ class Verification:
 
 
 def verify_folder(folder: Path, source: Path | None) -> Verification:
-    """Checks a folder. Damage becomes error findings; Refused only if the source itself cannot be read."""
+    """Checks a folder. Damage, and what a GPU was recorded to find wrong, become error findings; Refused only if the source itself cannot be read."""
     found = Verification(folder)
     manifest = _manifest(found)
     if manifest is None:
         return found
     read = reader("mmap")
     views = _headers(found, manifest)
-    fulls = [m for name in rank_names(manifest) if (m := _manifest(found, name)) is not None] or [manifest]
-    for full in fulls:
+    ranks = [(i, m) for i, name in enumerate(rank_names(manifest)) if (m := _manifest(found, name)) is not None] or [(0, manifest)]
+    for rank, full in ranks:
         _layers(found, full, views)
+        _recorded(found, full, rank)
     _files(found, manifest)
     if source is not None and not found.failed:
         _against_source(found, manifest, views, source, read)
@@ -130,6 +144,23 @@ def _layers(found: Verification, manifest: Mapping[str, Any], views: Views) -> N
                     "digest-differs", f"the bytes of {t['name']} are not those that were written", advice="convert again", **where
                 )
             found.count("tensors")
+
+
+def _recorded(found: Verification, manifest: Mapping[str, Any], rank: int) -> None:
+    """Layers that an earlier `verify --gpu` found wrong."""
+    for layer in manifest["layers"]:
+        gpu = layer.get("gpu")
+        if gpu is not None and not gpu["ok"]:
+            weight = layer["tensors"]["weight"]
+            found.recorded[rank, layer["name"]] = Finding(
+                severity="error",
+                code="gpu-wrong-result",
+                layer=layer["name"],
+                tensor=weight["name"],
+                file=weight["file"],
+                message=f"an earlier `verify --gpu` found it wrong on {gpu['device']} ({gpu['kernels']}): {'; '.join(gpu['wrong'])}",
+                advice="`verify --gpu` checks it again and records the answer; if it stays, convert again, or report it",
+            )
 
 
 def digest_of_span(view: TensorView) -> str:

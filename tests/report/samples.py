@@ -36,8 +36,18 @@ def planned(model: Path, *targets: str, **options: Any) -> Report:
 
 def verified(out: Path, source: Path | None = None, gpu: dict[tuple[int, str], dict[str, Any]] | None = None) -> Report:
     found = api.verify(out, source=source)
-    findings = tuple(found.findings)
+    found.multiplied(gpu or {})
+    findings = (*found.every, *gpu_findings(gpu or {}))
     return report_verification(out, manifests_of(out, findings), Checked(findings=findings, counts=found.checked, gpu=gpu or {}))
+
+
+def gpu_findings(gpu: dict[tuple[int, str], dict[str, Any]]) -> list[Finding]:
+    """As `verify --gpu` gives them."""
+    return [
+        Finding(severity="error", code="gpu-wrong-result", layer=name, message=wrong)
+        for (_, name), r in gpu.items()
+        for wrong in r["wrong"]
+    ]
 
 
 def on_gpu(out: Path, wrong: str | None = None) -> dict[tuple[int, str], dict[str, Any]]:
