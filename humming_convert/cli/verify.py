@@ -18,10 +18,11 @@ from humming_convert.findings import Finding
 
 if TYPE_CHECKING:
     from humming_convert.gemm.verify import GpuVerification
-    from humming_convert.report.verification import GpuResults
+    from humming_convert.report.verification import GpuResults, Manifests
 
 HELP = "Check a finished folder: digests, headers, shapes; with --source the round trip; with --gpu every layer multiplied."
-UNREADABLE = frozenset({"no-manifest", "manifest-damaged", "tensor-missing", "tensor-differs"})  # findings after which no kernel can run
+# findings after which no kernel can run
+UNREADABLE = frozenset({"no-manifest", "manifest-damaged", "manifest-newer", "name-outside", "tensor-missing", "tensor-differs"})
 
 
 class Kernels(Enum):
@@ -100,7 +101,7 @@ def _verify(
     heard.add(findings, code)
     if html is not None:
         try:
-            _write(html, out, findings, found.checked, results)
+            _write(html, out, found.manifests, findings, found.checked, results)
         except OSError as error:
             if not failed:
                 raise
@@ -114,11 +115,11 @@ def _verify(
     return code
 
 
-def _write(file: Path, out: Path, findings: list[Finding], counts: dict[str, int], gpu: GpuResults) -> None:
-    from humming_convert.report.verification import Checked, manifests_of, report_verification
+def _write(file: Path, out: Path, manifests: Manifests, findings: list[Finding], counts: dict[str, int], gpu: GpuResults) -> None:
+    from humming_convert.report.verification import Checked, report_verification
 
     checked = Checked(findings=tuple(findings), counts=counts, gpu=gpu)
-    write_page(file, report_verification(out, manifests_of(out, checked.findings), checked))
+    write_page(file, report_verification(out, manifests, checked))
 
 
 def _on_gpu(out: Path, source: Path | None, sample: float | None, kernels: Kernels, record: bool, silent: bool) -> GpuVerification | str:

@@ -18,10 +18,11 @@ from humming_convert.checkpoint.header import read_header
 from humming_convert.checkpoint.reading import reader
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Finding, Findings, Refused
-from humming_convert.manifest.digests import manifest_digest
-from humming_convert.manifest.read import rank_names, read_manifest
+from humming_convert.manifest.inside import names_outside
+from humming_convert.manifest.read import rank_names
 from humming_convert.manifest.tuning import is_tuning
 from humming_convert.manifest.tuning import read as read_tuning
+from humming_convert.manifest.whole import whole_manifest
 from humming_convert.plan.build import make_plan
 from humming_convert.plan.fingerprint import options_of, request_of
 from humming_convert.plan.types import Plan
@@ -38,12 +39,14 @@ BLOCK = 1 << 20  # bytes a read
 class Verification:
     """What was found. `checked`: counts by what was looked at.
 
-    findings: of this check.  recorded: (number of the rank, layer) -> what an earlier `verify --gpu` wrote into the manifest, where it was wrong.
+    findings: of this check.  manifests: (number of the rank, its full manifest), those that could be read.
+    recorded: (number of the rank, layer) -> what an earlier `verify --gpu` wrote into the manifest, where it was wrong.
     """
 
     folder: Path
     findings: Findings = field(default_factory=Findings)
     checked: dict[str, int] = field(default_factory=dict)
+    manifests: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     recorded: dict[tuple[int, str], Finding] = field(default_factory=dict)
 
     @property
@@ -83,8 +86,9 @@ def verify_folder(folder: Path, source: Path | None) -> Verification:
         return found
     read = reader("mmap")
     views = _headers(found, manifest)
-    ranks = [(i, m) for i, name in enumerate(rank_names(manifest)) if (m := _manifest(found, name)) is not None] or [(0, manifest)]
-    for rank, full in ranks:
+    names = rank_names(manifest)
+    found.manifests = [(i, m) for i, name in enumerate(names) if (m := _manifest(found, name)) is not None] if names else [(0, manifest)]
+    for rank, full in found.manifests:
         _layers(found, full, views)
         _recorded(found, full, rank)
     _files(found, manifest)
@@ -96,17 +100,13 @@ def verify_folder(folder: Path, source: Path | None) -> Verification:
 def _manifest(found: Verification, name: str = MANIFEST) -> dict[str, Any] | None:
     """The manifest of the folder, or of one rank."""
     try:
-        manifest = read_manifest(found.folder, name)
-    except FileNotFoundError:
-        found.findings.error("no-manifest", "there is no manifest: not a folder that this tool finished", file=name)
+        manifest = whole_manifest(found.folder, name)
+    except Refused as refused:
+        found.findings.extend(refused.findings)
         return None
-    except ValueError as error:
-        found.findings.error("manifest-damaged", f"not JSON ({error})", file=name, advice="convert again")
-        return None
-    if manifest_digest(manifest) != manifest.get("manifest_digest"):
-        found.findings.error("manifest-damaged", "its digest is not that of its content", file=name, advice="convert again")
-        return None
-    return manifest
+    outside = list(names_outside(found.folder, manifest))
+    found.findings.extend(outside)
+    return None if outside else manifest
 
 
 Views = Mapping[tuple[str, str], TensorView]

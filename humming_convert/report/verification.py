@@ -15,8 +15,6 @@ from msgspec import Struct
 
 from humming_convert.checkpoint.tensors import DTYPES
 from humming_convert.findings import Finding
-from humming_convert.manifest.build import NAME
-from humming_convert.manifest.read import rank_names, read_manifest
 from humming_convert.plan.size import size
 from humming_convert.report.marks import percent
 from humming_convert.report.types import Cell, Layer, Map, Mark, Report, Table, Verdict, View
@@ -50,16 +48,6 @@ class Checked(Struct, frozen=True, kw_only=True):
     @property
     def errors(self) -> int:
         return sum(f.severity == "error" for f in self.findings)
-
-
-def manifests_of(folder: Path, findings: Sequence[Finding]) -> list[tuple[int, Manifest]]:
-    """The full manifests, one a rank, but for those that `findings` call damaged or missing: what they say is not repeated."""
-    bad = {f.file for f in findings if f.code in ("no-manifest", "manifest-damaged")}
-    if NAME in bad:
-        return []
-    common = read_manifest(folder)
-    names = rank_names(common)
-    return [(i, read_manifest(folder, name)) for i, name in enumerate(names) if name not in bad] if names else [(0, common)]
 
 
 def report_verification(folder: Path, manifests: Manifests, checked: Checked) -> Report:

@@ -27,8 +27,8 @@ class Refusal(Struct, frozen=True):
 
 REFUSALS: tuple[Refusal, ...] = (
     # ---------------------------------------------------------------- the folder
-    Refusal("no-manifest", "folder", "there is no manifest, or it is no JSON", "name a folder that `convert` finished"),
-    Refusal("manifest-damaged", "folder", "the manifest is not what its digest says", FETCH),
+    Refusal("no-manifest", "folder", "there is no manifest", "name a folder that `convert` finished"),
+    Refusal("manifest-damaged", "folder", "the manifest is no JSON, lacks a part, or is not what its digest says", FETCH),
     Refusal(
         "manifest-newer", "folder", "the manifest has a format version that this version does not read", "install a newer humming-convert"
     ),

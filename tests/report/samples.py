@@ -16,7 +16,7 @@ from humming_convert.report.inspection import report_inspection
 from humming_convert.report.page import page
 from humming_convert.report.planned import report_plans
 from humming_convert.report.types import Cell, Layer, Map, Report, Table, Verdict, View
-from humming_convert.report.verification import Checked, manifests_of, report_verification
+from humming_convert.report.verification import Checked, report_verification
 from tests.samples import sample
 
 MARKUP = "</script><script>document.title='harm'</script><img src=x onerror=\"document.title='harm'\">"
@@ -38,7 +38,7 @@ def verified(out: Path, source: Path | None = None, gpu: dict[tuple[int, str], d
     found = api.verify(out, source=source)
     found.multiplied(gpu or {})
     findings = (*found.every, *gpu_findings(gpu or {}))
-    return report_verification(out, manifests_of(out, findings), Checked(findings=findings, counts=found.checked, gpu=gpu or {}))
+    return report_verification(out, found.manifests, Checked(findings=findings, counts=found.checked, gpu=gpu or {}))
 
 
 def gpu_findings(gpu: dict[tuple[int, str], dict[str, Any]]) -> list[Finding]:
