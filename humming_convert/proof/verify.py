@@ -18,7 +18,7 @@ from humming_convert.checkpoint.header import read_header
 from humming_convert.checkpoint.reading import reader
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Finding, Findings, Refused
-from humming_convert.manifest.inside import names_outside
+from humming_convert.manifest.inside import FETCH, names_outside
 from humming_convert.manifest.read import rank_names
 from humming_convert.manifest.tuning import is_tuning
 from humming_convert.manifest.tuning import read as read_tuning
@@ -32,6 +32,7 @@ from humming_convert.standard.expr import Context
 from humming_convert.standard.lossy import Meter
 
 MANIFEST = "humming_manifest.json"
+KERNELS = "humming_kernels-"  # how files of shipped kernels begin
 BLOCK = 1 << 20  # bytes a read
 
 
@@ -133,16 +134,14 @@ def _layers(found: Verification, manifest: Mapping[str, Any], views: Views) -> N
             view = views.get((t["file"], t["name"]))
             where = {"layer": layer["name"], "tensor": t["name"], "file": t["file"]}
             if view is None:
-                found.findings.error("tensor-missing", f"{role} {t['name']} is not in the files", advice="convert again", **where)
+                found.findings.error("tensor-missing", f"{role} {t['name']} is not in the files", advice=FETCH, **where)
                 continue
             if (view.dtype, list(view.shape)) != (t["dtype"], t["shape"]):
                 have = f"{view.dtype}{list(view.shape)}"
                 found.findings.error("tensor-differs", f"{t['name']} is {have}, the manifest says {t['dtype']}{t['shape']}", **where)
                 continue
             if digest_of_span(view) != t["digest"]:
-                found.findings.error(
-                    "digest-differs", f"the bytes of {t['name']} are not those that were written", advice="convert again", **where
-                )
+                found.findings.error("digest-differs", f"the bytes of {t['name']} are not those that were written", advice=FETCH, **where)
             found.count("tensors")
 
 
@@ -187,7 +186,7 @@ def _files(found: Verification, manifest: Mapping[str, Any]) -> None:
     for entry in manifest["files"]:
         path = found.folder / entry["name"]
         if not path.is_file():
-            found.findings.error("file-missing", f"{entry['name']} is missing", file=entry["name"], advice="convert again")
+            found.findings.error("file-missing", f"{entry['name']} is missing", file=entry["name"], advice=_remedy(entry["name"]))
             continue
         digest = xxh3_128()
         with open(path, "rb") as f:
@@ -195,11 +194,20 @@ def _files(found: Verification, manifest: Mapping[str, Any]) -> None:
                 digest.update(block)
         if path.stat().st_size != entry["bytes"] or "xxh3:" + digest.hexdigest() != entry["digest"]:
             found.findings.error(
-                "digest-differs", f"{entry['name']} is not the file that was written", file=entry["name"], advice="convert again"
+                "digest-differs", f"{entry['name']} is not the file that was written", file=entry["name"], advice=_remedy(entry["name"])
             )
         if is_tuning(path.name):
             _tuning(found, path)
         found.count("files")
+
+
+def _remedy(name: str) -> str:
+    """What brings a file back as it was."""
+    if name.startswith(KERNELS):
+        return "`humming-convert kernels build OUT` makes it again, `kernels clean OUT` does without it"
+    if is_tuning(name):
+        return "`humming-convert tune OUT` makes it again"
+    return FETCH
 
 
 def _tuning(found: Verification, path: Path) -> None:
