@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from humming_convert.gemm.rewrite import rewrite
+from tests.report.samples import reordered
 from tests.samples import sample
 
 CLI = [sys.executable, "-c", "from humming_convert.cli.main import run; run()"]
@@ -132,9 +133,7 @@ def test_plan(more: list[object], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_inspect(broken: bool, tmp_path: Path) -> None:
-    made = sample("gptq-4bit-v1-sym")
-    if broken:  # an error of the fused layer, which its modules do not have alone
-        made.tensors["model.layers.0.self_attn.q_proj.g_idx"] = made.tensors["model.layers.0.self_attn.q_proj.g_idx"][::-1].copy()
-    code, _, page, _ = said(["inspect", made.write(tmp_path)], tmp_path, "Findings")
+    model = reordered(tmp_path) if broken else sample("gptq-4bit-v1-sym").write(tmp_path)
+    code, _, page, _ = said(["inspect", model], tmp_path, "Findings")
     assert code == (3 if broken else 0)
     assert ("as it is: " in page.partition("<script")[0]) == broken

@@ -12,6 +12,7 @@ from humming_convert import api
 from humming_convert.demo.models import Shape, decoder
 from humming_convert.demo.samples import DECODERS
 from humming_convert.findings import Finding
+from humming_convert.gemm.rewrite import rewrite
 from humming_convert.report.inspection import report_inspection
 from humming_convert.report.page import page
 from humming_convert.report.planned import report_plans
@@ -99,6 +100,14 @@ def harmful() -> Report:
     )
 
 
+def reordered(folder: Path) -> Path:
+    """Act-order in q alone: an error of the fused layer."""
+    made = sample("gptq-4bit-v1-sym")
+    name = "model.layers.0.self_attn.q_proj.g_idx"
+    made.tensors[name] = made.tensors[name][::-1].copy()
+    return replace(made, name="act-order").write(folder)
+
+
 def even(folder: Path) -> Path:
     """A model that two ranks can share."""
     row = next(row for row in DECODERS if row["name"] == "gptq-4bit-v2-asym")
@@ -147,6 +156,7 @@ def pages(folder: Path) -> Iterator[tuple[str, str]]:
     yield "inspect-gptq", page(inspected(gptq))
     yield "inspect-nvfp4", page(inspected(mixed))
     yield "inspect-experts", page(inspected(sample("mxfp4-gpt-oss").write(folder)))
+    yield "inspect-act-order", page(inspected(reordered(folder)))
     empty = folder / "empty"
     empty.mkdir()
     yield "inspect-nothing", page(inspected(empty))
@@ -159,6 +169,8 @@ def pages(folder: Path) -> Iterator[tuple[str, str]]:
     yield "verify-proven", page(verified(out, gptq, on_gpu(out)))
     name = json.loads((out / "humming_manifest.json").read_text())["layers"][1]["name"]
     yield "verify-gpu-wrong", page(verified(out, gptq, on_gpu(out, wrong=name)))
+    rewrite(out, lambda manifest: manifest["layers"][1].update(gpu=on_gpu(out, wrong=name)[0, name]))
+    yield "verify-gpu-wrong-before", page(verified(out))
     path = next(out.glob("model-packed-*"))
     raw = bytearray(path.read_bytes())
     raw[-9] ^= 4
