@@ -63,7 +63,11 @@ class StoredTensors:
     def header(self, name: str) -> Header:
         """Refused if the file cannot be read or is no safetensors file."""
         if name not in self._headers:
-            header = read_header(file_inside(self.folder, name))
+            path = file_inside(self.folder, name)
+            if not path.exists():
+                missing = Finding(severity="error", code="file-missing", message=f"{name} is missing", file=name, advice=FETCH)
+                raise Refused([missing])
+            header = read_header(path)
             if isinstance(header, list):
                 raise Refused(header)
             self._headers[name] = header
