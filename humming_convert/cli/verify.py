@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -79,7 +79,8 @@ def _verify(
     with display(as_json=json, quiet=quiet) as progress:
         model = api.fetched(source, out, progress) if source is not None else None
     found = api.verify(out, source=model)
-    findings, results = list(found.every), cast("GpuResults", {})
+    findings = list(found.every)
+    results: GpuResults = {}
     document, failed, summary = found.document(), found.failed, found.summary()
     if gpu and not UNREADABLE & {f.code for f in findings}:
         on_gpu = _on_gpu(out, model, sample, kernels, record and not found.findings.errors, json or quiet)
