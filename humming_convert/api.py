@@ -66,6 +66,15 @@ def named(model: str | Path) -> Path | HubName:
     return name
 
 
+def finished(out: str | Path) -> Path:
+    """A folder that `convert` wrote. UsageError if there is none; what is in it, others look at."""
+    folder = Path(out)
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "is not there"
+        raise UsageError(f"{out} {what}; give the folder that `convert` wrote")
+    return folder
+
+
 def open_model(model: str | Path, findings: Findings, *, stream: bool = False) -> Checkpoint:
     """The checkpoint at a folder or of a Hub id. stream: as in `plans`.
 
@@ -407,9 +416,7 @@ def verify(out: str | Path, *, source: str | Path | None = None) -> Verification
     """Integrity of an output folder (digests, headers, shapes), and with `source` the round trip against it. Nothing is changed."""
     from humming_convert.proof.verify import verify_folder
 
-    folder = Path(out)
-    if not folder.is_dir():
-        raise UsageError(f"{out}: no such folder")
+    folder = finished(out)
     return verify_folder(folder, fetched(source, out) if source is not None else None)
 
 
@@ -434,9 +441,7 @@ def push(
     from humming_convert.hub.names import hub_name
     from humming_convert.hub.push import Pushed, PushOptions, carry_out, prepare_push
 
-    folder, name = Path(out), hub_name(repo)
-    if not folder.is_dir():
-        raise UsageError(f"{out}: no such folder")
+    folder, name = finished(out), hub_name(repo)
     if name is None or name.revision is not None:
         raise UsageError(f"{repo}: no repository such as org/name; --branch names the branch")
     if branch is not None and subfolder is not None:
@@ -453,9 +458,7 @@ def recheck(out: str | Path, *, humming_version: str) -> Recheck:
     from humming_convert.proof.recheck import recheck_folder
     from humming_convert.targets.environment import VERSIONS
 
-    folder = Path(out)
-    if not folder.is_dir():
-        raise UsageError(f"{out}: no such folder")
+    folder = finished(out)
     if humming_version not in VERSIONS:
         raise UsageError(f"--humming-version {humming_version}: its rules are not known here; known: {', '.join(VERSIONS)}")
     return recheck_folder(folder, humming_version)
@@ -470,9 +473,7 @@ def doctor(out: str | Path | None = None) -> list[Row]:
         return [*rows(), *rows_of_hub()]
     from humming_convert.serve.doctor import rows as rows_of_folder
 
-    folder = Path(out)
-    if not folder.is_dir():
-        raise UsageError(f"{out}: no such folder")
+    folder = finished(out)
     return rows_of_folder(folder)
 
 
@@ -487,9 +488,7 @@ def load(out: str | Path, *, device: str = "cuda", rank: int = 0, backend: str =
     from humming_convert.serve.load import BACKENDS
     from humming_convert.serve.load import load as load_layers
 
-    folder = Path(out)
-    if not folder.is_dir():
-        raise UsageError(f"{out}: no such folder")
+    folder = finished(out)
     kind, _, number = device.partition(":")
     if kind != "cuda" or not (number.isdigit() or not number):
         raise UsageError(f"{device}: packed layers run on cuda, or on cuda:1")

@@ -36,9 +36,12 @@ def command(
     json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> int:
+    from humming_convert import api
     from humming_convert.bench import plot as plotting
 
     rows = rows_of(m)
+    if again is None:
+        api.finished(out)
     check_places({"--plot": plot, "--out": file}, [out])
     if plot is not None:
         if plot.suffix not in plotting.FORMATS:

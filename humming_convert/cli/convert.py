@@ -8,7 +8,8 @@ from typing import Any
 
 from humming_convert.cli import options as o
 from humming_convert.cli.request import with_request
-from humming_convert.cli.say import joined, print_findings, print_json, print_result, size
+from humming_convert.cli.say import joined, print_findings, print_json, print_result
+from humming_convert.plan.size import size
 
 HELP = "Convert a checkpoint (the default verb)."
 

@@ -36,6 +36,7 @@ def build(
     jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", min=1, help="Compilers at a time; default: one a core.")] = None,
     json: o.Json = False,
 ) -> int:
+    from humming_convert import api
     from humming_convert.gemm import shipped
     from humming_convert.gemm.cache import KernelCache
     from humming_convert.gemm.nvrtc import CompileError, supported_sms
@@ -43,7 +44,7 @@ def build(
     from humming_convert.manifest.read import read_manifest
     from humming_convert.targets.table import find_target, suggest_targets
 
-    first = read_manifest(out, manifest_names(out)[0])
+    first = read_manifest(api.finished(out), manifest_names(out)[0])
     name = target or str(first["target"]["name"])
     found = find_target(name)
     if found is None:
@@ -67,9 +68,10 @@ def build(
 
 @app.command("list", help="List the kernels that a folder ships.")
 def list_(out: Out, json: o.Json = False) -> int:
+    from humming_convert import api
     from humming_convert.gemm import shipped
 
-    found = {path.name: shipped.index_of(path) for path in shipped.archives(out)}
+    found = {path.name: shipped.index_of(path) for path in shipped.archives(api.finished(out))}
     if json:
         print_json({"status": "ok", "archives": found, "findings": []})
         return exits.DONE
@@ -87,9 +89,10 @@ def list_(out: Out, json: o.Json = False) -> int:
 
 @app.command("clean", help="Remove the kernels that a folder ships.")
 def clean(out: Out, json: o.Json = False) -> int:
+    from humming_convert import api
     from humming_convert.gemm import shipped
 
-    count = shipped.clean(out)
+    count = shipped.clean(api.finished(out))
     if json:
         print_json({"status": "done", "removed": count, "findings": []})
     else:

@@ -11,7 +11,8 @@ from humming_convert.cli import options as o
 from humming_convert.cli.asides import check_places, write_page
 from humming_convert.cli.ci import told_to_ci
 from humming_convert.cli.request import with_request
-from humming_convert.cli.say import joined, print_findings, print_json, size, table
+from humming_convert.cli.say import joined, print_findings, print_json, table
+from humming_convert.plan.size import size
 
 if TYPE_CHECKING:
     from humming_convert.plan.types import Plan
@@ -79,6 +80,8 @@ def _say(plan: Plan, where: Path, *, quiet: bool, verbose: bool) -> None:
     print(
         f"{totals['layers']} layers, {len(plan.plain)} other tensors, {size(totals['bytes_in'])} -> {size(totals['bytes_out'])} in {len(plan.files)} files"
     )
+    if questions := totals["open_questions"]:
+        print(f"open until the data are read (--headers-only): {', '.join(questions)}")
     print(f"would write {where}; fingerprint {plan.fingerprint}")
 
 

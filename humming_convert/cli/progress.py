@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from humming_convert.cli.say import size
+from humming_convert.plan.size import size
 
 if TYPE_CHECKING:
     from humming_convert.engine.progress import Event

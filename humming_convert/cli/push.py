@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from humming_convert.cli import options as o
-from humming_convert.cli.say import print_json, size, table
+from humming_convert.cli.say import print_json, table
+from humming_convert.plan.size import size
 
 if TYPE_CHECKING:
     from humming_convert.hub.push import Pushed

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from humming_convert.findings import SEVERITIES, Finding, harmless
+from humming_convert.plan.size import size
 
 if TYPE_CHECKING:
     from humming_convert.engine.run import Result
@@ -74,15 +75,6 @@ def print_result(result: Result) -> None:
         lossy = ", ".join(result.lossy_steps) or "none"
         sizes = f"{size(totals['bytes_in'])} -> {size(totals['bytes_out'])}"
         print(f"{result.out}: {totals['layers']} layers, {sizes}, proof {result.proof}, lossy steps: {lossy}")
-
-
-def size(nbytes: float) -> str:
-    """1.5 GB: decimal units, three digits."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(nbytes) < 1000:
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} TB"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], right: frozenset[int] = frozenset()) -> str:

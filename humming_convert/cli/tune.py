@@ -23,6 +23,7 @@ def command(
     json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> int:
+    from humming_convert import api
     from humming_convert.gemm.timing import CupyGraphs
     from humming_convert.gemm.tune import tune
 
@@ -30,7 +31,7 @@ def command(
         if not (json or quiet):
             print(text, file=sys.stderr)
 
-    result = tune(out, CupyGraphs, pattern=layer, rank=rank, jobs=jobs, told=told)
+    result = tune(api.finished(out), CupyGraphs, pattern=layer, rank=rank, jobs=jobs, told=told)
     code = exits.CHECK_FAILED if result.findings.errors else exits.DONE
     ranges = [r for x in result.layers for r in x.ranges]
     changed = sum(r.changed for r in ranges)

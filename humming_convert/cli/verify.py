@@ -18,10 +18,11 @@ from humming_convert.findings import Finding
 
 if TYPE_CHECKING:
     from humming_convert.gemm.verify import GpuVerification
-    from humming_convert.report.verification import GpuResults
+    from humming_convert.report.verification import GpuResults, Manifests
 
 HELP = "Check a finished folder: digests, headers, shapes; with --source the round trip; with --gpu every layer multiplied."
-UNREADABLE = frozenset({"no-manifest", "manifest-damaged", "tensor-missing", "tensor-differs"})  # findings after which no kernel can run
+# findings after which no kernel can run
+UNREADABLE = frozenset({"no-manifest", "manifest-damaged", "manifest-newer", "name-outside", "tensor-missing", "tensor-differs"})
 
 
 class Kernels(Enum):
@@ -78,25 +79,30 @@ def _verify(
     with display(as_json=json, quiet=quiet) as progress:
         model = api.fetched(source, out, progress) if source is not None else None
     found = api.verify(out, source=model)
-    findings = list(found.findings)
-    document, failed = found.document(), found.failed
-    summary = found.summary()
+    findings = list(found.every)
     results: GpuResults = {}
+    document, failed, summary = found.document(), found.failed, found.summary()
     if gpu and not UNREADABLE & {f.code for f in findings}:
-        on_gpu = _on_gpu(out, model, sample, kernels, record and not failed, json or quiet)
+        on_gpu = _on_gpu(out, model, sample, kernels, record and not found.findings.errors, json or quiet)
         if isinstance(on_gpu, str):
             heard.add([*findings, Finding(severity="error", code="no-gpu", message=on_gpu)], exits.ENVIRONMENT)
             return _no_gpu(on_gpu, json)
-        findings += list(on_gpu.findings)
         results = on_gpu.results
-        failed = failed or on_gpu.failed
-        document |= {"status": "failed" if failed else "ok", "gpu": on_gpu.document(), "findings": [f.as_dict() for f in findings]}
-        summary += f"\n{on_gpu.summary()}"
+        found.multiplied(results)
+        findings = [*found.every, *on_gpu.findings]
+        failed = found.failed or on_gpu.failed
+        document = {
+            **found.document(),
+            "status": "failed" if failed else "ok",
+            "gpu": on_gpu.document(),
+            "findings": [f.as_dict() for f in findings],
+        }
+        summary = f"{found.summary()}\n{on_gpu.summary()}"
     code = exits.CHECK_FAILED if failed else exits.DONE
     heard.add(findings, code)
     if html is not None:
         try:
-            _write(html, out, findings, found.checked, results)
+            _write(html, out, found.manifests, findings, found.checked, results)
         except OSError as error:
             if not failed:
                 raise
@@ -110,11 +116,11 @@ def _verify(
     return code
 
 
-def _write(file: Path, out: Path, findings: list[Finding], counts: dict[str, int], gpu: GpuResults) -> None:
-    from humming_convert.report.verification import Checked, manifests_of, report_verification
+def _write(file: Path, out: Path, manifests: Manifests, findings: list[Finding], counts: dict[str, int], gpu: GpuResults) -> None:
+    from humming_convert.report.verification import Checked, report_verification
 
     checked = Checked(findings=tuple(findings), counts=counts, gpu=gpu)
-    write_page(file, report_verification(out, manifests_of(out, checked.findings), checked))
+    write_page(file, report_verification(out, manifests, checked))
 
 
 def _on_gpu(out: Path, source: Path | None, sample: float | None, kernels: Kernels, record: bool, silent: bool) -> GpuVerification | str:

@@ -18,6 +18,7 @@ from humming_convert.hub.names import HubName
 
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 LATER = "the same command goes on with what was fetched"
+AGAIN = "the same command sends what is not there yet"  # of push
 
 
 class HubError(SourceError):
@@ -33,8 +34,8 @@ class HubNotFound(HubError):
 
 
 @contextmanager
-def told(name: HubName, file: str | None = None) -> Iterator[None]:
-    """Errors of the library become HubErrors about `name`, and about a file of it."""
+def told(name: HubName, file: str | None = None, *, pushing: bool = False) -> Iterator[None]:
+    """Errors of the library become HubErrors about `name`, and about a file of it. pushing: no cache can help then."""
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     network = network_error()
@@ -43,9 +44,9 @@ def told(name: HubName, file: str | None = None) -> Iterator[None]:
     except HFValidationError as error:
         raise HubNotFound(broken(rules.NOT_FOUND, f"{name} is no Hub id: {error}", advice="give org/name or org/name@revision")) from error
     except LocalEntryNotFoundError as error:
-        raise translated(error.__cause__ or error, name, file) from error
+        raise translated(error.__cause__ or error, name, file, pushing) from error
     except (network, OfflineModeIsEnabled) as error:
-        raise translated(error, name, file) from error
+        raise translated(error, name, file, pushing) from error
     except OSError as error:
         if "onsistency check failed" not in str(error):
             raise
@@ -71,7 +72,7 @@ def silence(*, quiet: bool) -> None:
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
 
 
-def translated(error: BaseException, name: HubName, file: str | None) -> HubError:
+def translated(error: BaseException, name: HubName, file: str | None, pushing: bool = False) -> HubError:
     """One error of the library."""
     from huggingface_hub import errors
 
@@ -89,18 +90,25 @@ def translated(error: BaseException, name: HubName, file: str | None) -> HubErro
     if isinstance(error, errors.RemoteEntryNotFoundError):
         why = f"{file} is listed for {name} and cannot be fetched"
         return HubError(broken(rules.MISSING, why, file=file, advice="ask for another revision, or tell the model's owner"))
+    later = AGAIN if pushing else LATER
+    if isinstance(error, errors.OfflineModeIsEnabled) and pushing:
+        why = f"push asks the Hub what {name} holds, and HF_HUB_OFFLINE is set"
+        return HubError(
+            broken(rules.OFFLINE, why, advice="unset HF_HUB_OFFLINE; `humming-convert verify` checks the folder without the Hub")
+        )
     if isinstance(error, (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError)):
         why = f"{file or name} is not in the cache, and HF_HUB_OFFLINE is set"
         return HubError(broken(rules.OFFLINE, why, file=file, advice="run once without HF_HUB_OFFLINE, or `hf download` it"))
     if status == 429:
-        return HubError(broken(rules.RATE, f"the Hub takes no more requests at the moment ({name})", advice=f"wait some minutes; {LATER}"))
+        return HubError(broken(rules.RATE, f"the Hub takes no more requests at the moment ({name})", advice=f"wait some minutes; {later}"))
     if status in (401, 403):
         return HubError(broken(rules.DENIED, f"the Hub denies access to {name} (HTTP {status})", advice=LOGIN))
     if status is not None:
         why = f"the Hub answers with HTTP {status} for {file or name}: {_line(error)}"
-        return HubError(broken(rules.FAILED, why, file=file, advice=f"try again later; {LATER}"))
+        return HubError(broken(rules.FAILED, why, file=file, advice=f"try again later; {later}"))
     why = f"the Hub at {_endpoint()} cannot be reached for {file or name}: {_line(error)}"
-    advice = f"check the network, HF_ENDPOINT and proxies; {LATER}; with HF_HUB_OFFLINE=1 only the cache is used"
+    cache = "" if pushing else "; with HF_HUB_OFFLINE=1 only the cache is used"
+    advice = f"check the network, HF_ENDPOINT and proxies; {later}{cache}"
     return HubError(broken(rules.UNREACHABLE, why, file=file, advice=advice))
 
 

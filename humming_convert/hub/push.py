@@ -70,9 +70,9 @@ def prepare_push(folder: Path, repo: HubName, options: PushOptions) -> Publicati
     """All that can be known before anything is written. CheckFailed, Refused with all findings, HubError."""
     found = verify_folder(folder, None)
     if found.failed:
-        errors = found.findings.errors
-        why = f"{folder.name} does not verify ({len(errors)} errors); nothing was published"
-        said = broken(rules.FOLDER, why, advice="convert again; only a whole folder is published")
+        errors = [f for f in found.every if f.severity == "error"]
+        why = f"{folder.name} does not verify ({len(errors)} error{'s' * (len(errors) != 1)}); nothing was published"
+        said = broken(rules.FOLDER, why, advice="do what the errors below say; only a whole folder is published")
         raise CheckFailed(why, (said, *errors))
     local, findings = read_local(folder), Findings()
     prefix = f"{options.subfolder}/" if options.subfolder else ""
@@ -123,7 +123,7 @@ def carry_out(publication: Publication, options: PushOptions, said: Callable[[st
     api = HfApi(library_name=LIBRARY, library_version=__version__)
     folder = publication.local.folder
     adds = {f"{publication.prefix}{n}": CommitOperationAdd(f"{publication.prefix}{n}", str(folder / n)) for n in publication.local.files}
-    with told(to):
+    with told(to, pushing=True):
         if publication.makes_repo:
             api.create_repo(to.repo, private=True if options.private else None)
         said(f"uploading {len(adds)} files to {to.repo}")
@@ -132,7 +132,7 @@ def carry_out(publication: Publication, options: PushOptions, said: Callable[[st
         api.preupload_lfs_files(to.repo, additions=list(adds.values()), revision=base, create_pr=options.pull_request, free_memory=False)
     parent = publication.parent or _make_branch(api, publication)
     deleted = [CommitOperationDelete(path) for path in publication.deleted]
-    with told(to), _raced(to):
+    with told(to, pushing=True), _raced(to):
         commit = api.create_commit(
             to.repo,
             operations=[*adds.values(), *deleted],
@@ -151,7 +151,7 @@ def _make_branch(api: Any, publication: Publication) -> str:
     """The branch, as it is when it is new: a copy of `main`. Its commit."""
     to = publication.to
     if to.revision != DEFAULT:
-        with told(to), _raced(to):
+        with told(to, pushing=True), _raced(to):
             api.create_branch(to.repo, branch=to.revision)
     made = look(to)
     if made is None or (publication.main is not None and made.commit != publication.main):

@@ -32,7 +32,7 @@ def look(name: HubName) -> Remote | None:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-    with told(name):
+    with told(name, pushing=True):
         try:
             info = HfApi(library_name=LIBRARY).model_info(name.repo, revision=name.revision, files_metadata=True, timeout=TIMEOUT)
         except GatedRepoError:
@@ -48,7 +48,7 @@ def remote_json(remote: Remote, path: str) -> dict[str, Any]:
 
     if path not in remote.files:
         return {}
-    with told(HubName(remote.name.repo, remote.commit), path):
+    with told(HubName(remote.name.repo, remote.commit), path, pushing=True):
         local = hf_hub_download(remote.name.repo, path, revision=remote.commit, library_name=LIBRARY)
     try:
         document = json.loads(Path(local).read_bytes())

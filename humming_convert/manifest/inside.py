@@ -6,14 +6,14 @@ Facts: architecture.md 9.6 (file entries are plain names inside the folder), run
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from humming_convert.checkpoint.header import Header, read_header
 from humming_convert.checkpoint.tensors import TensorView
-from humming_convert.findings import Findings, Refused
+from humming_convert.findings import Finding, Findings, Refused
 
 FETCH = "fetch the folder again, or convert again"
 NO_NAMES = ("", ".", "..")
@@ -36,6 +36,17 @@ def file_inside(folder: Path, name: str) -> Path:
     return path
 
 
+def names_outside(folder: Path, manifest: Mapping[str, Any]) -> Iterator[Finding]:
+    """Of all files that a manifest names, those that `file_inside` refuses: nothing of such a folder is to be read."""
+    named = [f["name"] for f in manifest["files"]] + [r["file"] for r in manifest.get("ranks", ())]
+    named += [t["file"] for layer in manifest["layers"] for t in layer["tensors"].values()]
+    for name in dict.fromkeys(named):
+        try:
+            file_inside(folder, name)
+        except Refused as refused:
+            yield from refused.findings
+
+
 def _blobs(folder: Path) -> tuple[Path, ...]:
     """Where the files of a snapshot of the Hub's cache lie: models--org--name/{snapshots/<commit>, blobs}."""
     at = folder.resolve()
@@ -52,7 +63,11 @@ class StoredTensors:
     def header(self, name: str) -> Header:
         """Refused if the file cannot be read or is no safetensors file."""
         if name not in self._headers:
-            header = read_header(file_inside(self.folder, name))
+            path = file_inside(self.folder, name)
+            if not path.exists():
+                missing = Finding(severity="error", code="file-missing", message=f"{name} is missing", file=name, advice=FETCH)
+                raise Refused([missing])
+            header = read_header(path)
             if isinstance(header, list):
                 raise Refused(header)
             self._headers[name] = header

@@ -1,31 +1,22 @@
-"""What `inspect` shows beside a list of layers: what the zero points look like, and why a target cannot run something.
+"""What `inspect` shows beside a list of layers: what the zero points look like.
 
 In: standard layers, a way to read tensors.  Out: values that print and go into JSON.
-Facts: formats.md 2.3 (census, statistic), 11 (D3, D4); layouts.md 10.
+Facts: formats.md 2.3 (census, statistic), 11 (D3, D4).
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from humming_convert.checkpoint.tensors import Read
 from humming_convert.formats.zeros import Asymmetric, census, distance, unpack_zeros
 from humming_convert.standard.expr import Weight
-from humming_convert.standard.forms import WeightForm
 from humming_convert.standard.layer import StandardLayer
-from humming_convert.standard.numbers import MODEL_DTYPES
-from humming_convert.targets.activations import activation
-from humming_convert.targets.environment import Environment
-from humming_convert.targets.legality import packable
-from humming_convert.targets.report import SHOWN
-from humming_convert.targets.table import TARGETS, Target
 
 ROWS = 16  # of a histogram
 BAR = 32  # characters of the longest bar
@@ -104,77 +95,3 @@ def _census(bits: int, found: Sequence[tuple[StandardLayer, Weight]], read: Read
     far = [distance(read, x) for x in judged[::step][:JUDGED]]
     median = round(float(np.median(far)), 3) if far else None
     return ZeroPoints(bits=bits, counts=tuple(int(c) for c in counts), kinds=dict(kinds), distance=median)
-
-
-# ------------------------------------------------------------------ targets
-class Verdict(Struct, frozen=True, kw_only=True):
-    """Whether all layers could run with an activation on a target. reason: of the first layer that cannot, `first`; `layers`: how many."""
-
-    act: str
-    legal: bool
-    reason: str = ""
-    first: str = ""
-    layers: int = 0
-
-
-def verdicts(layers: Sequence[StandardLayer], dtype: str) -> dict[str, list[Verdict]]:
-    """Target -> a verdict for each usual activation. dtype: of the model."""
-    env, out = Environment(), {}
-    forms: dict[str, dict[WeightForm, list[str]]] = {d: {} for d in MODEL_DTYPES}
-    for layer in layers:
-        for name, of in forms.items():
-            of.setdefault(_model_scales(layer, name), []).append(layer.name)
-    for target in TARGETS:
-        own = "F16" if target.sm < 80 else dtype
-        # a 16-bit activation that is asked for is the model dtype from then on
-        wants = {act: "BF16" if act == "bf16" and target.sm >= 80 else "F16" if act == "fp16" else own for act in SHOWN}
-        out[target.name] = [_verdict(act, forms[d], target, env, d) for act, d in wants.items()]
-    return out
-
-
-def _verdict(act: str, forms: dict[WeightForm, list[str]], target: Target, env: Environment, dtype: str) -> Verdict:
-    try:
-        wanted = activation(act, dtype)
-    except ValueError:
-        return Verdict(act=act, legal=False, reason="it has no bfloat16")
-    refused = [(v.reason, names) for form, names in forms.items() if not (v := packable(form, wanted, target, env, dtype)).ok]
-    if not refused:
-        return Verdict(act=act, legal=bool(forms))
-    return Verdict(act=act, legal=False, reason=refused[0][0], first=refused[0][1][0], layers=sum(len(n) for _, n in refused))
-
-
-def _model_scales(layer: StandardLayer, dtype: str) -> WeightForm:
-    """The form after scales were cast to the model dtype; block scales as they are."""
-    scale = layer.form.scale
-    if scale.kind in ("group", "channel") and not re.match("float8", scale.dtype):
-        return replace(layer.form, scale=replace(scale, dtype=MODEL_DTYPES[dtype]))
-    return layer.form
-
-
-def target_lines(found: dict[str, list[Verdict]]) -> list[str]:
-    """A table, targets that can do the same in one row; below it the reasons by their letters."""
-    reasons: dict[tuple[str, str], str] = {}
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for target, each in found.items():
-        cells = []
-        for v in each:
-            if not v.legal:
-                key = (v.act, v.reason)
-                reasons.setdefault(key, letter(len(reasons)))
-            cells.append("yes" if v.legal else reasons[(v.act, v.reason)])
-        rows.setdefault(tuple(cells), []).append(target)
-    acts = [v.act for v in next(iter(found.values()))]
-    width = max(len(" ".join(names)) for names in rows.values())
-    out = [" ".join(["  " + " " * width, *(f"{a:>6}" for a in acts)])]
-    out += [" ".join(["  " + " ".join(names).ljust(width), *(f"{c:>6}" for c in cells)]) for cells, names in rows.items()]
-    whose = {(v.act, v.reason): v for each in found.values() for v in each}
-    for (act, reason), sign in reasons.items():
-        v = whose[(act, reason)]
-        where = f" ({v.layers} layer{'s' * (v.layers > 1)}, the first {v.first})" if v.layers else ""
-        out.append(f"  {sign:>2}  {act}: {reason}{where}")
-    return out
-
-
-def letter(i: int) -> str:
-    """a .. z, aa, ab, ..."""
-    return (letter(i // 26 - 1) if i >= 26 else "") + chr(ord("a") + i % 26)

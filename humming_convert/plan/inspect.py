@@ -18,20 +18,27 @@ from humming_convert.findings import Finding, Findings
 from humming_convert.formats.damages import CONTRADICTIONS
 from humming_convert.formats.registry import Reading
 from humming_convert.plan.build import read_source
-from humming_convert.plan.evidence import Verdict, ZeroPoints, target_lines, verdicts, zero_points
+from humming_convert.plan.evidence import ZeroPoints, zero_points
 from humming_convert.plan.recipe import describe
+from humming_convert.plan.size import size
+from humming_convert.plan.survey import Survey, survey
 from humming_convert.plan.types import Request
+from humming_convert.plan.verdicts import Verdicts, verdicts
 from humming_convert.standard.numbers import MODEL_DTYPES
 
 FEW = 3  # findings of one code that are shown one by one
 
 
 class Inspection(Struct, frozen=True, kw_only=True):
-    """`checkpoint`: None if it could not be opened.  zero_points: of GPTQ modules, one census a width."""
+    """`checkpoint`: None if it could not be opened.  survey: of its layers as the runtime fuses them.  findings: all, also those of fusing.
+
+    zero_points: of GPTQ modules, one census a width.
+    """
 
     folder: Path
     checkpoint: Checkpoint | None
     reading: Reading
+    survey: Survey
     findings: tuple[Finding, ...]
     zero_points: tuple[ZeroPoints, ...] = ()
 
@@ -59,9 +66,9 @@ class Inspection(Struct, frozen=True, kw_only=True):
             nbytes[kind] += sum(v.nbytes for v in x.source)
         return [(k, count[k], nbytes[k]) for k in sorted(count)]
 
-    def verdicts(self) -> dict[str, list[Verdict]]:
-        """Target -> a verdict for each usual activation, over all quantized layers."""
-        return verdicts(self.reading.layers, self.checkpoint.dtype if self.checkpoint else "BF16")
+    def verdicts(self) -> Verdicts:
+        """What each target could run all layers with; no targets where no layer is quantized."""
+        return verdicts(self.survey)
 
     def document(self) -> dict[str, Any]:
         c = self.checkpoint
@@ -90,19 +97,8 @@ class Inspection(Struct, frozen=True, kw_only=True):
             "quantization": [s.place for s in c.sections] if c else [],
             "zero_points": [z.document() for z in self.zero_points],
             "contradictions": [f.as_dict() for f in self.contradictions],
-            **self._targets(),
+            **self.verdicts().document(),
             "findings": [f.as_dict() for f in self.findings],
-        }
-
-    def _targets(self) -> dict[str, Any]:
-        """`targets`: the legal activations of each; `targets_refused`: why not the others."""
-        found = self.verdicts() if self.reading.layers else {}
-        return {
-            "targets": {t: [v.act for v in each if v.legal] for t, each in found.items()},
-            "targets_refused": {
-                t: {v.act: {"reason": v.reason, "layers": v.layers, "first": v.first} for v in each if not v.legal}
-                for t, each in found.items()
-            },
         }
 
     def text(self, *, verbose: bool) -> str:
@@ -123,17 +119,8 @@ class Inspection(Struct, frozen=True, kw_only=True):
         if self.contradictions:
             lines += ["what contradicts what:", *_grouped(self.contradictions, verbose)]
         if self.reading.layers:
-            lines += ["what each target could run all layers with, and why not:", *target_lines(self.verdicts())]
+            lines += ["what each target could run all layers with, and why not:", *self.verdicts().lines()]
         return "\n".join(lines)
-
-
-def size(nbytes: float) -> str:
-    """1.5 GB: decimal units, three digits."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} TB"
 
 
 def _grouped(found: Iterable[Finding], verbose: bool) -> list[str]:
@@ -158,4 +145,8 @@ def inspect_model(folder: Path, checkpoint: Checkpoint | None, findings: Finding
         read = reader_of(checkpoint)
         reading = read_source(checkpoint, Request(target=None, dtype="BF16"), read, findings, headers_only=False)
         zeros = zero_points(reading.layers, read)
-    return Inspection(folder=folder, checkpoint=checkpoint, reading=reading, findings=tuple(findings), zero_points=tuple(zeros))
+    surveyed = survey(checkpoint, reading, findings)
+    findings.extend(surveyed.findings)
+    return Inspection(
+        folder=folder, checkpoint=checkpoint, reading=reading, survey=surveyed, findings=tuple(findings), zero_points=tuple(zeros)
+    )

@@ -1,13 +1,14 @@
-"""What each target would make of each layer, from headers alone: the verdicts that `inspect --html` shows.
+"""What each target would make of each layer, from headers alone: the one source of the verdicts of `inspect`, printed, as JSON and as a page.
 
-In: a checkpoint's layers.  Out: the layers as the runtime fuses them, and one outcome for every kind of layer, target and activation.
-Nothing is refused here, and no weight is read: where the data decide, a step is named that may change a value.
+In: a checkpoint's layers and what was found about them.  Out: the layers as the runtime fuses them, and one outcome for every kind of layer,
+target and activation. Nothing is refused here, and no weight is read: where the data decide, a step is named that may change a value.
 Facts: architecture.md 9.2, 9.5; layouts.md 2, 10.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -19,7 +20,7 @@ from humming_convert.findings import Finding, Findings
 from humming_convert.formats.registry import Reading
 from humming_convert.layouts.config import LayerRecipe
 from humming_convert.model.conform import conform
-from humming_convert.model.fuse import Dequantize, fuse_model
+from humming_convert.model.fuse import fuse_model
 from humming_convert.model.options import ModelOptions
 from humming_convert.model.parallel import Heads
 from humming_convert.plan.recipe import Packing, plan_packed
@@ -35,64 +36,96 @@ from humming_convert.targets.report import SHOWN
 from humming_convert.targets.table import TARGETS, Target
 
 ModelDtype = Literal["BF16", "F16"]
+Mark = Literal["packs", "lossy", "plain", "refused"]
 MERGED = {"to_channel": "scale-cast", "to_channel_2": "scale2-cast", "into_channel": "scale-cast"}
 """layouts.config.Merge -> the step that its rounding has."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """One layer with one activation on one target. reason: why it is refused, "" if it packs.
+    """One layer with one activation on one target. reason: why it is refused, "" if it is not.  plain: why it is written as a plain matrix, "" if it packs.
 
-    steps: names of standard.lossy.STEPS that may change a value.  pad_n, pad_k: rows and columns added.  nbytes: of the packed tensors.
+    steps: names of standard.lossy.STEPS that may change a value.  pad_n, pad_k: rows and columns added.  nbytes: of the packed tensors, None where there are none.
     """
 
     reason: str = ""
+    plain: str = ""
     steps: tuple[str, ...] = ()
     pad_n: int = 0
     pad_k: int = 0
-    nbytes: int = 0
+    nbytes: int | None = None
+
+    @property
+    def mark(self) -> Mark:
+        return "refused" if self.reason else "plain" if self.plain else "lossy" if self.steps else "packs"
+
+    @property
+    def why(self) -> str:
+        """Beside the mark: the reason, or what may change values."""
+        return self.reason or self.plain or (f"may change values: {', '.join(self.steps)}" if self.steps else "")
 
 
 class Survey(Struct, frozen=True, kw_only=True):
-    """views: (target, activation).  layers: fused, each with its kind.  kinds: an outcome a view.
+    """views: (target, activation).  layers: as they would be written, each with its kind.  kinds: an outcome a view.
 
-    dequantized: layers that are written as plain matrices.  apart: modules that found no place in a layer; `findings` say why.
+    whole: errors that are of no layer; with one of them no target packs anything, whatever its layers' outcomes are.
+    findings: of fusing the modules; not those that the survey was given.
     """
 
     views: tuple[tuple[str, str], ...]
-    layers: tuple[tuple[StandardLayer, int], ...]
-    kinds: tuple[tuple[Outcome, ...], ...]
-    dequantized: tuple[Dequantize, ...]
-    apart: tuple[StandardLayer, ...]
-    findings: tuple[Finding, ...]
+    layers: tuple[tuple[StandardLayer, int], ...] = ()
+    kinds: tuple[tuple[Outcome, ...], ...] = ()
+    whole: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 VIEWS = tuple((t, act) for t in TARGETS for act in SHOWN)
+NAMES = tuple((t.name, act) for t, act in VIEWS)
+APART = "it finds no place in a fused layer; the findings say why"
 
 
-def survey(checkpoint: Checkpoint, reading: Reading) -> Survey:
-    """reading: of this checkpoint. Options are the defaults of `convert`."""
+def survey(checkpoint: Checkpoint | None, reading: Reading, found: Iterable[Finding]) -> Survey:
+    """reading: of this checkpoint, None if it could not be opened.  found: about it so far; a layer with an error is refused everywhere.
+
+    Options are the defaults of `convert`."""
     findings = Findings()
+    if checkpoint is None or not reading.layers:
+        return Survey(views=NAMES, whole=tuple(_said(f) for f in found if f.severity == "error"))
     own: ModelDtype = "F16" if checkpoint.dtype == "F16" else "BF16"
     model = fuse_model(checkpoint, reading.layers, [v.name for v in reading.passthrough], ModelOptions(dtype=own), findings=findings)
+    errors = [f for f in (*found, *findings) if f.severity == "error"]
+    wrong = {f.layer: _said(f) for f in reversed(errors) if f.layer is not None}  # the first error of each
     heads, read = Heads.of(checkpoint.text_config), reader_of(checkpoint)
     number: dict[tuple[Any, ...], int] = {}
     kinds: list[tuple[Outcome, ...]] = []
     layers: list[tuple[StandardLayer, int]] = []
-    for layer in model.layers:
-        key = _kind(layer)
+
+    def add(layer: StandardLayer, key: tuple[Any, ...], outcomes: Callable[[], tuple[Outcome, ...]]) -> None:
         if key not in number:
             number[key] = len(kinds)
-            kinds.append(tuple(_outcome(layer, t, act, own, heads, read) for t, act in VIEWS))
+            kinds.append(outcomes())
         layers.append((layer, number[key]))
+
+    def everywhere(layer: StandardLayer, outcome: Outcome) -> None:
+        add(layer, (outcome,), lambda: (outcome,) * len(VIEWS))
+
     placed = {part for x in model.layers for part in x.parts} | {part for d in model.dequantize for part in d.layer.parts}
-    return Survey(
-        views=tuple((t.name, act) for t, act in VIEWS),
-        layers=tuple(layers),
-        kinds=tuple(kinds),
-        dequantized=model.dequantize,
-        apart=tuple(x for x in reading.layers if not placed.intersection(x.parts)),
-        findings=tuple(findings),
-    )
+    apart = [x for x in reading.layers if not placed.intersection(x.parts)]
+    plain = {d.layer.name: f"{d.reason} ({d.step})" for d in model.dequantize}
+    for layer in (*model.layers, *(d.layer for d in model.dequantize), *apart):
+        reason = next((wrong[name] for name in (layer.name, *layer.parts) if name in wrong), "")
+        if reason or layer.name in plain:
+            everywhere(layer, Outcome(reason=reason, plain=plain.get(layer.name, "")))
+        elif not placed.intersection(layer.parts):
+            everywhere(layer, Outcome(reason=APART))
+        else:
+            add(layer, _kind(layer), partial(_outcomes, layer, own, heads, read))
+    told = {name for layer, _ in layers for name in (layer.name, *layer.parts)}
+    whole = [_said(f) for f in errors if f.layer not in told]
+    return Survey(views=NAMES, layers=tuple(layers), kinds=tuple(kinds), whole=tuple(dict.fromkeys(whole)), findings=tuple(findings))
+
+
+def _said(f: Finding) -> str:
+    return f"{f.code}: {f.message}"
 
 
 def _kind(layer: StandardLayer) -> tuple[Any, ...]:
@@ -100,6 +133,10 @@ def _kind(layer: StandardLayer) -> tuple[Any, ...]:
     dtypes = tuple((role, expr.dtype, expr.shape) for role, expr in layer.tensors.items())
     facts = layer.facts.get("scales_from"), tuple(sorted(layer.facts.get("missing_input_scale", {})))
     return layer.family, layer.form, layer.n, layer.k, layer.experts, layer.stack_n, layer.row_order, dtypes, facts
+
+
+def _outcomes(layer: StandardLayer, own: ModelDtype, heads: Heads, read: Read) -> tuple[Outcome, ...]:
+    return tuple(_outcome(layer, t, act, own, heads, read) for t, act in VIEWS)
 
 
 def _outcome(layer: StandardLayer, target: Target, act: str, own: ModelDtype, heads: Heads, read: Read) -> Outcome:

@@ -18,6 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from humming_convert import __version__
 from humming_convert.checkpoint.header import read_header
 from humming_convert.checkpoint.reading import reader
 from humming_convert.checkpoint.tensors import Read
@@ -25,13 +26,15 @@ from humming_convert.findings import Findings, Refused
 from humming_convert.layouts import Answers, LayerRecipe, PackedLayer, questions, resolve, restore
 from humming_convert.layouts.prepare import Standard, answer
 from humming_convert.layouts.reread import bytes_differ, reading_differs
-from humming_convert.manifest.digests import manifest_digest
-from humming_convert.manifest.read import full_manifests, read_manifest
+from humming_convert.manifest.build import NAME
+from humming_convert.manifest.inside import names_outside
+from humming_convert.manifest.read import rank_names
+from humming_convert.manifest.whole import whole_manifest
 from humming_convert.plan.fingerprint import request_of
 from humming_convert.plan.types import Request
 from humming_convert.standard.forms import InputForm, ScaleForm, WeightForm
 from humming_convert.standard.numbers import number
-from humming_convert.targets.environment import Environment, compiler_version
+from humming_convert.targets.environment import VERSIONS, Environment, compiler_version
 
 Array = NDArray[Any]
 UNKNOWN = "range_fit"  # groups that the packed bytes have moved into range already: what they were before is not in the folder
@@ -81,6 +84,8 @@ class Recheck:
 
     def summary(self) -> str:
         same = {True: "would make the same bytes", False: "would make other bytes", None: "may make other bytes"}[self.same_bytes]
+        if not self.layers and self.findings.errors:
+            return f"{self.folder}: FAILED (no layer could be looked at)"
         read = "reads every layer the same way" if self.accepted else f"does NOT read {sum(bool(x.reading) for x in self.layers)} layers so"
         return f"{self.folder}: made for humming-kernels {self.own}; {self.version} {read}, and {same}"
 
@@ -89,20 +94,25 @@ def recheck_folder(folder: Path, version: str) -> Recheck:
     """version: of targets.environment.VERSIONS. Damage and differences become findings; a difference of bytes alone is a note."""
     found = Recheck(folder=folder, version=version)
     try:
-        manifest = read_manifest(folder)
-        fulls = full_manifests(folder, manifest)
-    except FileNotFoundError as error:
-        found.findings.error("no-manifest", "there is no manifest: not a folder that this tool finished", file=Path(error.filename).name)
+        manifest = whole_manifest(folder)
+        fulls = [whole_manifest(folder, name) for name in rank_names(manifest)] or [manifest]
+    except Refused as refused:
+        found.findings.extend(refused.findings)
         return found
-    except ValueError as error:
-        found.findings.error("manifest-damaged", f"not JSON ({error})", advice="convert again")
-        return found
-    if any(manifest_digest(m) != m.get("manifest_digest") for m in (manifest, *fulls)):
-        found.findings.error("manifest-damaged", "its digest is not that of its content", advice="convert again")
+    found.findings.extend(f for m in (manifest, *fulls) for f in names_outside(folder, m))
+    if found.findings.errors:
         return found
     found.own = manifest["humming"]["version"]
     if manifest["format"] == "humming-standard":
         found.findings.note("standard-form", "the standard form holds no decision of a library version: every version reads it")
+        return found
+    if found.own not in VERSIONS:
+        found.findings.error(
+            "humming-unknown",
+            f"made for humming-kernels {found.own}, whose rules are not known here; known: {', '.join(VERSIONS)}",
+            file=NAME,
+            advice=f"ask the humming-convert that made it ({manifest['tool']['version']}; this is {__version__}), or convert again",
+        )
         return found
     for full in fulls:
         _check(found, folder, full, several=len(fulls) > 1)

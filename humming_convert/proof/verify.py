@@ -5,7 +5,7 @@ In: an output folder, perhaps its source.  Out: findings; nothing is changed. Fa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from humming_convert.checkpoint.header import read_header
 from humming_convert.checkpoint.reading import reader
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Finding, Findings, Refused
-from humming_convert.manifest.digests import manifest_digest
-from humming_convert.manifest.read import rank_names, read_manifest
+from humming_convert.manifest.inside import FETCH, names_outside
+from humming_convert.manifest.read import rank_names
 from humming_convert.manifest.tuning import is_tuning
 from humming_convert.manifest.tuning import read as read_tuning
+from humming_convert.manifest.whole import whole_manifest
 from humming_convert.plan.build import make_plan
 from humming_convert.plan.fingerprint import options_of, request_of
 from humming_convert.plan.types import Plan
@@ -31,20 +32,36 @@ from humming_convert.standard.expr import Context
 from humming_convert.standard.lossy import Meter
 
 MANIFEST = "humming_manifest.json"
+KERNELS = "humming_kernels-"  # how files of shipped kernels begin
 BLOCK = 1 << 20  # bytes a read
 
 
 @dataclass(slots=True)
 class Verification:
-    """What was found. `checked`: counts by what was looked at."""
+    """What was found. `checked`: counts by what was looked at.
+
+    findings: of this check.  manifests: (number of the rank, its full manifest), those that could be read.
+    recorded: (number of the rank, layer) -> what an earlier `verify --gpu` wrote into the manifest, where it was wrong.
+    """
 
     folder: Path
     findings: Findings = field(default_factory=Findings)
     checked: dict[str, int] = field(default_factory=dict)
+    manifests: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    recorded: dict[tuple[int, str], Finding] = field(default_factory=dict)
+
+    @property
+    def every(self) -> tuple[Finding, ...]:
+        return *self.findings, *self.recorded.values()
 
     @property
     def failed(self) -> bool:
-        return bool(self.findings.errors)
+        return any(f.severity == "error" for f in self.every)
+
+    def multiplied(self, layers: Iterable[tuple[int, str]]) -> None:
+        """Layers that were multiplied on a GPU again: what was recorded of them is of no matter any more."""
+        for layer in layers:
+            self.recorded.pop(layer, None)
 
     def count(self, what: str, number: int = 1) -> None:
         self.checked[what] = self.checked.get(what, 0) + number
@@ -54,7 +71,7 @@ class Verification:
             "status": "failed" if self.failed else "ok",
             "out": str(self.folder),
             "checked": self.checked,
-            "findings": [f.as_dict() for f in self.findings],
+            "findings": [f.as_dict() for f in self.every],
         }
 
     def summary(self) -> str:
@@ -63,16 +80,18 @@ class Verification:
 
 
 def verify_folder(folder: Path, source: Path | None) -> Verification:
-    """Checks a folder. Damage becomes error findings; Refused only if the source itself cannot be read."""
+    """Checks a folder. Damage, and what a GPU was recorded to find wrong, become error findings; Refused only if the source itself cannot be read."""
     found = Verification(folder)
     manifest = _manifest(found)
     if manifest is None:
         return found
     read = reader("mmap")
     views = _headers(found, manifest)
-    fulls = [m for name in rank_names(manifest) if (m := _manifest(found, name)) is not None] or [manifest]
-    for full in fulls:
+    names = rank_names(manifest)
+    found.manifests = [(i, m) for i, name in enumerate(names) if (m := _manifest(found, name)) is not None] if names else [(0, manifest)]
+    for rank, full in found.manifests:
         _layers(found, full, views)
+        _recorded(found, full, rank)
     _files(found, manifest)
     if source is not None and not found.failed:
         _against_source(found, manifest, views, source, read)
@@ -82,17 +101,13 @@ def verify_folder(folder: Path, source: Path | None) -> Verification:
 def _manifest(found: Verification, name: str = MANIFEST) -> dict[str, Any] | None:
     """The manifest of the folder, or of one rank."""
     try:
-        manifest = read_manifest(found.folder, name)
-    except FileNotFoundError:
-        found.findings.error("no-manifest", "there is no manifest: not a folder that this tool finished", file=name)
+        manifest = whole_manifest(found.folder, name)
+    except Refused as refused:
+        found.findings.extend(refused.findings)
         return None
-    except ValueError as error:
-        found.findings.error("manifest-damaged", f"not JSON ({error})", file=name, advice="convert again")
-        return None
-    if manifest_digest(manifest) != manifest.get("manifest_digest"):
-        found.findings.error("manifest-damaged", "its digest is not that of its content", file=name, advice="convert again")
-        return None
-    return manifest
+    outside = list(names_outside(found.folder, manifest))
+    found.findings.extend(outside)
+    return None if outside else manifest
 
 
 Views = Mapping[tuple[str, str], TensorView]
@@ -119,17 +134,32 @@ def _layers(found: Verification, manifest: Mapping[str, Any], views: Views) -> N
             view = views.get((t["file"], t["name"]))
             where = {"layer": layer["name"], "tensor": t["name"], "file": t["file"]}
             if view is None:
-                found.findings.error("tensor-missing", f"{role} {t['name']} is not in the files", advice="convert again", **where)
+                found.findings.error("tensor-missing", f"{role} {t['name']} is not in the files", advice=FETCH, **where)
                 continue
             if (view.dtype, list(view.shape)) != (t["dtype"], t["shape"]):
                 have = f"{view.dtype}{list(view.shape)}"
                 found.findings.error("tensor-differs", f"{t['name']} is {have}, the manifest says {t['dtype']}{t['shape']}", **where)
                 continue
             if digest_of_span(view) != t["digest"]:
-                found.findings.error(
-                    "digest-differs", f"the bytes of {t['name']} are not those that were written", advice="convert again", **where
-                )
+                found.findings.error("digest-differs", f"the bytes of {t['name']} are not those that were written", advice=FETCH, **where)
             found.count("tensors")
+
+
+def _recorded(found: Verification, manifest: Mapping[str, Any], rank: int) -> None:
+    """Layers that an earlier `verify --gpu` found wrong."""
+    for layer in manifest["layers"]:
+        gpu = layer.get("gpu")
+        if gpu is not None and not gpu["ok"]:
+            weight = layer["tensors"]["weight"]
+            found.recorded[rank, layer["name"]] = Finding(
+                severity="error",
+                code="gpu-wrong-result",
+                layer=layer["name"],
+                tensor=weight["name"],
+                file=weight["file"],
+                message=f"an earlier `verify --gpu` found it wrong on {gpu['device']} ({gpu['kernels']}): {'; '.join(gpu['wrong'])}",
+                advice="`verify --gpu` checks it again and records the answer; if it stays, convert again, or report it",
+            )
 
 
 def digest_of_span(view: TensorView) -> str:
@@ -156,7 +186,7 @@ def _files(found: Verification, manifest: Mapping[str, Any]) -> None:
     for entry in manifest["files"]:
         path = found.folder / entry["name"]
         if not path.is_file():
-            found.findings.error("file-missing", f"{entry['name']} is missing", file=entry["name"], advice="convert again")
+            found.findings.error("file-missing", f"{entry['name']} is missing", file=entry["name"], advice=_remedy(entry["name"]))
             continue
         digest = xxh3_128()
         with open(path, "rb") as f:
@@ -164,11 +194,20 @@ def _files(found: Verification, manifest: Mapping[str, Any]) -> None:
                 digest.update(block)
         if path.stat().st_size != entry["bytes"] or "xxh3:" + digest.hexdigest() != entry["digest"]:
             found.findings.error(
-                "digest-differs", f"{entry['name']} is not the file that was written", file=entry["name"], advice="convert again"
+                "digest-differs", f"{entry['name']} is not the file that was written", file=entry["name"], advice=_remedy(entry["name"])
             )
         if is_tuning(path.name):
             _tuning(found, path)
         found.count("files")
+
+
+def _remedy(name: str) -> str:
+    """What brings a file back as it was."""
+    if name.startswith(KERNELS):
+        return "`humming-convert kernels build OUT` makes it again, `kernels clean OUT` does without it"
+    if is_tuning(name):
+        return "`humming-convert tune OUT` makes it again"
+    return FETCH
 
 
 def _tuning(found: Verification, path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from humming_convert.findings import SEVERITIES, Finding
-from humming_convert.plan.inspect import size
+from humming_convert.plan.size import size
 from humming_convert.report.html import Markup, data, digest, el, join, raw
 from humming_convert.report.inside import document
 from humming_convert.report.marks import MARKS, alike, counted, padding, percent

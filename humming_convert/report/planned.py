@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from humming_convert.findings import Finding
-from humming_convert.plan.inspect import size
+from humming_convert.plan.size import size
 from humming_convert.plan.survey import possible_steps
 from humming_convert.plan.types import Plan, PlannedLayer
 from humming_convert.report.layers import source_layer

@@ -15,9 +15,7 @@ from msgspec import Struct
 
 from humming_convert.checkpoint.tensors import DTYPES
 from humming_convert.findings import Finding
-from humming_convert.manifest.build import NAME
-from humming_convert.manifest.read import rank_names, read_manifest
-from humming_convert.plan.inspect import size
+from humming_convert.plan.size import size
 from humming_convert.report.marks import percent
 from humming_convert.report.types import Cell, Layer, Map, Mark, Report, Table, Verdict, View
 from humming_convert.standard.lossy import STEPS
@@ -52,21 +50,11 @@ class Checked(Struct, frozen=True, kw_only=True):
         return sum(f.severity == "error" for f in self.findings)
 
 
-def manifests_of(folder: Path, findings: Sequence[Finding]) -> list[tuple[int, Manifest]]:
-    """The full manifests, one a rank, but for those that `findings` call damaged or missing: what they say is not repeated."""
-    bad = {f.file for f in findings if f.code in ("no-manifest", "manifest-damaged")}
-    if NAME in bad:
-        return []
-    common = read_manifest(folder)
-    names = rank_names(common)
-    return [(i, read_manifest(folder, name)) for i, name in enumerate(names) if name not in bad] if names else [(0, common)]
-
-
 def report_verification(folder: Path, manifests: Manifests, checked: Checked) -> Report:
     """manifests: with layers, one a rank; none if they cannot be read."""
     layers = _map(manifests, checked)
     wrong = sum(any(v.mark == "failed" for v in x.verdicts) for x in layers.layers)
-    failed = bool(checked.errors or wrong)
+    failed = bool(checked.errors)
     packed = sum(v.verdicts[0].nbytes or 0 for v in layers.layers)
     facts = [
         ("layers", str(len(layers.layers))),
@@ -89,8 +77,8 @@ def report_verification(folder: Path, manifests: Manifests, checked: Checked) ->
 
 
 def _state(checked: Checked, wrong: int) -> Cell:
-    """wrong: layers that failed a check, also one of an earlier run that the manifest holds."""
-    if checked.errors or wrong:
+    """wrong: layers that failed a check, also one of an earlier run that the manifest holds; each has an error among the findings."""
+    if checked.errors:
         errors = f"{checked.errors} error{'s' * (checked.errors != 1)}"
         return Cell("failed", f"failed: {errors}, {wrong} layer{'s' * (wrong != 1)} wrong; see the findings and the layers")
     gpu = f"; {len(checked.gpu)} layers multiplied on a GPU" if checked.gpu else ""

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 from humming_convert.findings import Finding, Refused
 from humming_convert.gemm.doctor import Row
+from humming_convert.manifest.inside import FETCH, file_inside
 from humming_convert.manifest.tuning import is_tuning
 from humming_convert.serve import library
 from humming_convert.serve.folder import PackedFolder, RankLayers
 from humming_convert.serve.machine import Machine, distinct, gpu_findings, library_findings
 from humming_convert.serve.plugin.tested import TESTED, installed_vllm, version_finding
 
+# files of single ranks, which have rows of their own; kernels
+NOT_NEEDED = ("model-packed-", "humming_manifest-", "humming_kernels-")
 GROUP, PLUGIN = "vllm.general_plugins", "humming_packed"
 
 
@@ -26,6 +30,7 @@ def rows(folder: Path) -> list[Row]:
     machine = here()
     return [
         _folder(packed),
+        _common_files(packed),
         *(_files(packed.rank(*key), number) for number, key in enumerate(packed.rank_files)),
         _gpu(packed, machine),
         _library(packed, machine),
@@ -86,6 +91,23 @@ def _folder(packed: PackedFolder) -> Row:
     return Row("folder", True, f"{made}; ranks: {ranks}")
 
 
+def _common_files(packed: PackedFolder) -> Row:
+    """What every rank needs, by name and size: config, unquantized weights, tokenizer. Kernels and tunings are made again where they are missing."""
+    findings: list[Finding] = []
+    wanted = [f for f in packed.common["files"] if not f["name"].startswith(NOT_NEEDED) and not is_tuning(f["name"])]
+    for entry in wanted:
+        try:
+            path = file_inside(packed.path, entry["name"])
+        except Refused as refused:
+            findings += refused.findings
+            continue
+        size = path.stat().st_size if path.is_file() else None
+        if size != entry["bytes"]:
+            said = "is missing" if size is None else f"has {size:,} bytes, the manifest says {entry['bytes']:,}"
+            findings.append(Finding(severity="error", code="file-missing", message=f"{entry['name']} {said}", advice=FETCH))
+    return _row("files, common", f"{len(wanted)} files of the size that the manifest says", findings[:3])
+
+
 def _files(rank: RankLayers, number: int) -> Row:
     """A machine that serves some ranks alone may lack the files of the others: the row says whose they are."""
     findings: list[Finding] = []
@@ -100,7 +122,14 @@ def _files(rank: RankLayers, number: int) -> Row:
 
 def _gpu(packed: PackedFolder, machine: Machine) -> Row:
     if machine.sm is None:
-        return Row("gpu", False, "none is seen (by torch or CuPy)", "run this on the serving machine, in its environment")
+        looked = [name for module, name in (("torch", "torch"), ("cupy", "CuPy")) if find_spec(module) is not None]
+        seen = f"none is seen by {' or '.join(looked)}" if looked else "cannot be looked for: neither torch nor CuPy is installed"
+        return Row(
+            "gpu",
+            False,
+            seen,
+            "run this on the serving machine, in the environment that serves; `humming-convert doctor` says what it lacks",
+        )
     return _row("gpu", f"sm{machine.sm}, as packed", gpu_findings(packed.common, machine))
 
 

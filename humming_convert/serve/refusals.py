@@ -27,8 +27,8 @@ class Refusal(Struct, frozen=True):
 
 REFUSALS: tuple[Refusal, ...] = (
     # ---------------------------------------------------------------- the folder
-    Refusal("no-manifest", "folder", "there is no manifest, or it is no JSON", "name a folder that `convert` finished"),
-    Refusal("manifest-damaged", "folder", "the manifest is not what its digest says", FETCH),
+    Refusal("no-manifest", "folder", "there is no manifest", "name a folder that `convert` finished"),
+    Refusal("manifest-damaged", "folder", "the manifest is no JSON, lacks a part, or is not what its digest says", FETCH),
     Refusal(
         "manifest-newer", "folder", "the manifest has a format version that this version does not read", "install a newer humming-convert"
     ),
@@ -37,6 +37,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal("no-rank", "folder", "the folder has no such rank", "ranks count from 0; `parallel` of the manifest says how many there are"),
     Refusal("name-outside", "folder", "the manifest names a file that is not inside the folder", FETCH),
+    Refusal("file-missing", "folder", "a file of the manifest is not there", FETCH),
     Refusal("tensor-missing", "folder", "a tensor of the manifest is not in its file", FETCH),
     Refusal("tensor-dtype", "folder", "a tensor has another type than in the manifest", FETCH),
     Refusal("tensor-shape", "folder", "a tensor has another shape than in the manifest", FETCH),

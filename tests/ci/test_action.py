@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
 import subprocess
@@ -156,6 +157,13 @@ def test_every_input_and_output_is_described_and_every_step_is_one_of_the_script
     steps = [s["run"].split()[-1] for s in document["runs"]["steps"] if "run" in s]
     assert steps == ["install", "plan", "convert", "verify", "push"]
     assert all(s["shell"] == "bash" for s in document["runs"]["steps"] if "run" in s)
+
+
+def test_a_python_that_is_not_there_is_not_replaced_by_another(tmp_path: Path) -> None:
+    env = {**os.environ, "HC_PYTHON": "python-of-no-name", "RUNNER_TEMP": str(tmp_path)}
+    done = subprocess.run(["bash", ROOT / "scripts" / "ci_step", "install"], capture_output=True, text=True, env=env)
+    assert done.returncode and "python-of-no-name is not there" in done.stderr
+    assert not any(tmp_path.iterdir())
 
 
 def test_the_shell_scripts_have_no_faults_that_shellcheck_knows() -> None:

@@ -181,3 +181,12 @@ def test_findings_of_several_targets_stand_together_each_once() -> None:
     from humming_convert.cli.say import joined
 
     assert joined([[{"code": "a"}, {"code": "b"}], [{"code": "b"}, {"code": "c"}], []]) == [{"code": "a"}, {"code": "b"}, {"code": "c"}]
+
+
+@pytest.mark.parametrize("verb", ["verify", "doctor", "bench", "tune", "kernels build", "kernels list", "kernels clean", "push", "recheck"])
+def test_a_folder_that_is_not_there_is_a_usage_error_that_says_what_to_give(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    more = {"push": ["org/name"], "recheck": ["--humming-version", "0.1.19"]}.get(verb, [])
+    for name, says in (("gone", "is not there"), ("file", "is a file")):
+        done = call(*verb.split(), tmp_path / name, *more)
+        assert done.returncode == 2 and says in done.stderr and "that `convert` wrote" in done.stderr

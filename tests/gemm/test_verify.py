@@ -137,7 +137,8 @@ def test_several_ranks_are_all_read_and_their_manifests_stay_consistent(tmp_path
     ranks = {s.rank for s in stored_layers(out)}
     assert ranks == {0, 1}
     name = manifest(out)["ranks"][1]["file"]
-    rewrite(out, lambda m: m["layers"][0].update(gpu={"ok": True}), name)
+    found = {"device": "a GPU", "kernels": "mma_any", "ok": True, "weights": 1, "max_error": 0.0, "wrong": []}
+    rewrite(out, lambda m: m["layers"][0].update(gpu=found), name)
     assert not hc.verify(out).failed
 
 

@@ -123,3 +123,16 @@ def test_an_interrupt_while_a_file_is_waited_for_ends_at_once_and_is_resumed(hub
     done = call(home, "org/model", "--target", "sm90", "--act", "bf16", "--out", "out")
     assert done.returncode == 0, done.stderr
     assert_whole(tmp_path / "out")
+
+
+def test_push_says_what_helps_push_and_not_what_helps_a_download(hub: Server, home: Path, tmp_path: Path) -> None:
+    """No cache can stand in for the Hub when something is published."""
+    hub.add("org/model", deep(tmp_path / "models", layers=1))
+    assert call(home, "org/model", "--standard", "--out", "out").returncode == 0
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    for code, env in (("hub-unreachable", {"HF_ENDPOINT": url}), ("hub-offline", {"HF_HUB_OFFLINE": "1"})):
+        done = call(home, "push", "out", "org/new", "--dry-run", **env)
+        assert done.returncode == 5 and f"error[{code}]" in done.stderr
+        assert "HF_HUB_OFFLINE=1 only" not in done.stderr and "fetched" not in done.stderr and "in the cache" not in done.stderr

@@ -10,8 +10,9 @@ import pytest
 
 from humming_convert import api
 from humming_convert.demo.samples import all_samples
-from humming_convert.plan.evidence import ZeroPoints, target_lines
+from humming_convert.plan.evidence import ZeroPoints
 from humming_convert.plan.inspect import Inspection
+from humming_convert.report.types import Cell
 from humming_convert.targets.report import SHOWN
 from humming_convert.targets.table import TARGETS
 from tests.fuzz.folders import bases, write
@@ -94,32 +95,93 @@ def test_a_folder_without_contradictions_says_nothing_of_them(tmp_path: Path) ->
 
 
 # ------------------------------------------------------------------ targets
-@pytest.mark.parametrize("name", sorted(SAMPLES))
-def test_every_target_has_a_verdict_for_every_usual_activation_and_a_reason_for_each_no(tmp_path: Path, name: str) -> None:
-    found = inspected(tmp_path, name).verdicts()
-    assert list(found) == [t.name for t in TARGETS]
-    for each in found.values():
-        assert [v.act for v in each] == list(SHOWN)
-        assert all(v.legal or v.reason for v in each)
+Q = "model.layers.0.self_attn.q_proj"
+BROKEN: dict[str, tuple[str, list[tuple[str, list[Any]]]]] = {
+    "act-order": ("gptq-4bit-v1-sym", [("act_order", [f"{Q}.g_idx", 64, 3])]),
+    "a part that is not quantized": (
+        "ct-int4-sym",
+        [
+            *(("drop", [f"{Q}.{leaf}"]) for leaf in ("weight_packed", "weight_scale", "weight_shape")),
+            ("add", [f"{Q}.weight", "BF16", [192, 192], "803f"]),
+        ],
+    ),
+    "a scale that is not finite": ("gptq-4bit-v1-sym", [("poke", [f"{Q}.scales", 0.5, "007e"])]),
+    "layers that are not there": ("ct-int8", [("set_value", ["config.json", ["num_hidden_layers"], 3])]),
+    "a part that is missing": ("awq-4bit-gemm", [("drop", [f"{Q}.qweight"])]),
+    "groups that differ": ("gptq-4bit-v2-asym", [("set_value", ["config.json", [QUANTIZATION, "group_size"], 64])]),
+}
+"""What a checkpoint can have against it: an error of a layer, of the fused layer, of the data, of none."""
 
 
-@pytest.mark.parametrize(
-    ("name", "target", "act"), [("gptq-4bit-v2-asym", "sm90", "fp8"), ("ct-nvfp4", "sm90", "fp8"), ("fp8-modelopt", "sm90", "int8")]
-)
-def test_a_verdict_is_what_a_plan_would_say(tmp_path: Path, name: str, target: str, act: str) -> None:
-    found = inspected(tmp_path, name)
-    verdict = next(v for v in found.verdicts()[target] if v.act == act)
-    if verdict.legal:
-        api.plan(tmp_path / "in", target=target, act=act)
-        return
-    with pytest.raises(api.Refused) as refused:
-        api.plan(tmp_path / "in", target=target, act=act)
-    assert verdict.layers and verdict.reason in str(refused.value)
+def any_folder(tmp_path: Path, name: str) -> Inspection:
+    base, steps = BROKEN.get(name, (name, []))
+    return inspected(tmp_path, base, *steps)
+
+
+@pytest.mark.parametrize("name", [*sorted(SAMPLES), *BROKEN])
+def test_a_target_is_refused_exactly_where_a_plan_is(tmp_path: Path, name: str) -> None:
+    cells = any_folder(tmp_path, name).verdicts().cells
+    assert list(cells) == [t.name for t in TARGETS] and all(list(c) == list(SHOWN) for c in cells.values())
+    assert all(bool(c.reasons) == (c.mark == "refused") for each in cells.values() for c in each.values())
+    for target, act in (("sm75", "fp16"), ("sm90", "bf16"), ("sm90", "fp8"), ("sm90", "int8"), ("sm120", "nvfp4")):
+        dtype = {"bf16": "bf16", "fp16": "fp16"}.get(act)
+        try:
+            api.plan(tmp_path / "in", target=target, act=act, dtype=dtype)
+            refused = ""
+        except api.Refused as error:
+            refused = str(error)
+        cell = cells[target][act]
+        assert bool(refused) == (cell.mark == "refused"), (target, act)
+        if name in SAMPLES:  # a plan of a broken one ends before it asks what the target can do
+            assert all(r.text in refused for r in cell.reasons), refused
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_no_target_can_do_is_an_error(tmp_path: Path, name: str) -> None:
+    found = any_folder(tmp_path, name)
+    nothing = all(c.mark == "refused" for each in found.verdicts().cells.values() for c in each.values())
+    assert nothing == bool(found.errors)
+
+
+@pytest.mark.parametrize("name", [*sorted(SAMPLES), *BROKEN])
+def test_text_json_and_page_say_the_same(tmp_path: Path, name: str) -> None:
+    """Each is read back into: target, activation -> mark and reasons."""
+    from humming_convert.report.inspection import report_inspection
+
+    found = any_folder(tmp_path, name)
+    page = next(t for t in report_inspection(found).tables if t.title.startswith("What each target"))
+    whys = dict(line.split(": ", 1) for line in page.below)
+    on_page = {
+        (target, act): (cell.mark, [whys[sign] for sign in cell.text.split()])
+        for row in page.rows
+        for target in str(row[0]).split()
+        for act, cell in zip(page.head[1:], row[1:], strict=True)
+        if isinstance(cell, Cell)
+    }
+    head, *lines = found.text(verbose=False).split("what each target could run all layers with, and why not:\n")[1].splitlines()
+    acts = head.split()
+    rows = [line.split() for line in lines if line.split()[0] in {t.name for t in TARGETS}]
+    signs = dict(line.strip().split("  ", 1) for line in lines[len(rows) :])
+    words = {"yes": "packs", "lossy": "lossy", "plain": "plain"}
+    in_text = {
+        (target, act): (words.get(cell, "refused"), [] if cell in words else [signs[sign] for sign in cell.split(",")])
+        for row in rows
+        for target in row[: -len(acts)]
+        for act, cell in zip(acts, row[-len(acts) :], strict=True)
+    }
+    assert in_text == on_page and len(on_page) == len(TARGETS) * len(SHOWN)
+    document = found.document()
+    for (target, act), (mark, reasons) in on_page.items():
+        assert (act in document["targets"][target]) == (mark != "refused")
+        assert (act in document["targets_lossy"][target]) == (mark == "lossy")
+        told = document["targets_refused"][target].get(act, [])
+        assert len(told) == len(reasons) and all(text.startswith(r["reason"]) for r, text in zip(told, reasons, strict=True))
+    assert document["findings"] == [f.as_dict() for f in report_inspection(found).findings[0][1]]
+    assert {*found.contradictions, *found.others} == set(found.findings)
 
 
 def test_targets_that_can_do_the_same_share_a_row(tmp_path: Path) -> None:
-    found = inspected(tmp_path, "ct-int4-sym").verdicts()
-    lines = target_lines(found)
+    lines = inspected(tmp_path, "ct-int4-sym").verdicts().lines()
     assert any("sm86" in line and "sm80" in line for line in lines)
     letters = {line.split()[0] for line in lines if len(line.split()[0]) == 1}
     used = {cell for line in lines if line.split()[0].startswith(("sm", "ppu")) for cell in line.split() if len(cell) == 1}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +120,66 @@ def test_another_source_is_told(made: tuple[Path, Path], tmp_path: Path) -> None
     other = sample("gptq-4bit-v1-sym").write(tmp_path)
     found = api.verify(made[1], source=other)
     assert [f.code for f in found.findings.errors] == ["fingerprint-differs"]
+
+
+# ------------------------------------------------------------------ manifests that somebody else wrote
+def rewritten(out: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """With a digest that is right."""
+    manifest = manifest_of(out)
+    change(manifest)
+    manifest["manifest_digest"] = manifest_digest(manifest)
+    (out / MANIFEST).write_text(json.dumps(manifest))
+
+
+@pytest.fixture
+def copied(made: tuple[Path, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made[1], tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "..", "a/b", "a\\b", "a\0b"])
+@pytest.mark.parametrize(
+    "place",
+    [lambda m: m["files"][0], lambda m: m["layers"][0]["tensors"]["weight"]],
+    ids=["files", "tensors"],
+)
+def test_a_name_outside_the_folder_is_refused_and_not_opened(
+    copied: Path, name: str, place: Callable[[dict[str, Any]], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewritten(copied, lambda m: place(m).update({"name" if "bytes" in place(m) else "file": name}))
+    opened: list[str] = []
+    monkeypatch.setattr("builtins.open", lambda path, *_: opened.append(str(path)))
+    for found in (api.verify(copied), api.recheck(copied, humming_version="0.1.19")):
+        assert [f.code for f in found.findings.errors] == ["name-outside"] and repr(name) in found.findings.errors[0].message
+    assert not opened
+
+
+def test_a_link_out_of_the_folder_is_refused(copied: Path, tmp_path: Path) -> None:
+    path = next(copied.glob("model-packed-*"))
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert "name-outside" in {f.code for f in api.verify(copied).findings.errors}
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda m: m.update(format_version=2), "manifest-newer"),
+        (lambda m: m["layers"][0].pop("tensors"), "manifest-damaged"),
+        (lambda m: m.update(layers="x"), "manifest-damaged"),
+        (lambda m: m.update(files=[{}]), "manifest-damaged"),
+        (lambda m: m.clear(), "manifest-damaged"),
+    ],
+)
+def test_a_manifest_of_another_shape_is_a_finding_with_a_way_out(copied: Path, change: Callable[[dict[str, Any]], Any], code: str) -> None:
+    rewritten(copied, change)
+    for found in (api.verify(copied), api.recheck(copied, humming_version="0.1.19")):
+        (error,) = found.findings.errors
+        assert error.code == code and error.advice and error.file == MANIFEST
+        assert "nothing could be checked" in found.summary() or "no layer could be looked at" in found.summary()
+
+
+def test_a_folder_for_an_unknown_library_cannot_be_rechecked(copied: Path) -> None:
+    rewritten(copied, lambda m: m["humming"].update(version="0.0.1", accepted=["0.0.1"], same_bytes=["0.0.1"]))
+    assert not api.verify(copied).failed
+    (error,) = api.recheck(copied, humming_version="0.1.19").findings.errors
+    assert error.code == "humming-unknown" and "0.0.1" in error.message and error.advice

@@ -12,11 +12,12 @@ from humming_convert import api
 from humming_convert.demo.models import Shape, decoder
 from humming_convert.demo.samples import DECODERS
 from humming_convert.findings import Finding
+from humming_convert.gemm.rewrite import rewrite
 from humming_convert.report.inspection import report_inspection
 from humming_convert.report.page import page
 from humming_convert.report.planned import report_plans
 from humming_convert.report.types import Cell, Layer, Map, Report, Table, Verdict, View
-from humming_convert.report.verification import Checked, manifests_of, report_verification
+from humming_convert.report.verification import Checked, report_verification
 from tests.samples import sample
 
 MARKUP = "</script><script>document.title='harm'</script><img src=x onerror=\"document.title='harm'\">"
@@ -36,8 +37,18 @@ def planned(model: Path, *targets: str, **options: Any) -> Report:
 
 def verified(out: Path, source: Path | None = None, gpu: dict[tuple[int, str], dict[str, Any]] | None = None) -> Report:
     found = api.verify(out, source=source)
-    findings = tuple(found.findings)
-    return report_verification(out, manifests_of(out, findings), Checked(findings=findings, counts=found.checked, gpu=gpu or {}))
+    found.multiplied(gpu or {})
+    findings = (*found.every, *gpu_findings(gpu or {}))
+    return report_verification(out, found.manifests, Checked(findings=findings, counts=found.checked, gpu=gpu or {}))
+
+
+def gpu_findings(gpu: dict[tuple[int, str], dict[str, Any]]) -> list[Finding]:
+    """As `verify --gpu` gives them."""
+    return [
+        Finding(severity="error", code="gpu-wrong-result", layer=name, message=wrong)
+        for (_, name), r in gpu.items()
+        for wrong in r["wrong"]
+    ]
 
 
 def on_gpu(out: Path, wrong: str | None = None) -> dict[tuple[int, str], dict[str, Any]]:
@@ -89,6 +100,14 @@ def harmful() -> Report:
     )
 
 
+def reordered(folder: Path) -> Path:
+    """Act-order in q alone: an error of the fused layer."""
+    made = sample("gptq-4bit-v1-sym")
+    name = "model.layers.0.self_attn.q_proj.g_idx"
+    made.tensors[name] = made.tensors[name][::-1].copy()
+    return replace(made, name="act-order").write(folder)
+
+
 def even(folder: Path) -> Path:
     """A model that two ranks can share."""
     row = next(row for row in DECODERS if row["name"] == "gptq-4bit-v2-asym")
@@ -137,6 +156,7 @@ def pages(folder: Path) -> Iterator[tuple[str, str]]:
     yield "inspect-gptq", page(inspected(gptq))
     yield "inspect-nvfp4", page(inspected(mixed))
     yield "inspect-experts", page(inspected(sample("mxfp4-gpt-oss").write(folder)))
+    yield "inspect-act-order", page(inspected(reordered(folder)))
     empty = folder / "empty"
     empty.mkdir()
     yield "inspect-nothing", page(inspected(empty))
@@ -149,6 +169,8 @@ def pages(folder: Path) -> Iterator[tuple[str, str]]:
     yield "verify-proven", page(verified(out, gptq, on_gpu(out)))
     name = json.loads((out / "humming_manifest.json").read_text())["layers"][1]["name"]
     yield "verify-gpu-wrong", page(verified(out, gptq, on_gpu(out, wrong=name)))
+    rewrite(out, lambda manifest: manifest["layers"][1].update(gpu=on_gpu(out, wrong=name)[0, name]))
+    yield "verify-gpu-wrong-before", page(verified(out))
     path = next(out.glob("model-packed-*"))
     raw = bytearray(path.read_bytes())
     raw[-9] ^= 4

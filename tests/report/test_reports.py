@@ -10,7 +10,7 @@ import pytest
 
 from humming_convert import api
 from humming_convert.findings import Refused
-from humming_convert.plan.inspect import size
+from humming_convert.plan.size import size
 from humming_convert.plan.survey import possible_steps
 from humming_convert.report.page import page
 from humming_convert.report.types import Layer, Report, View

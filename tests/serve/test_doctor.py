@@ -80,6 +80,28 @@ def test_files_that_are_missing_are_told_by_rank(packed: Packed, machine: Any, t
     assert found["files, rank 0"].ok and found["files, rank 1"].ok is False
 
 
+@pytest.mark.parametrize("name", ["config.json", "model-common-*", "model.safetensors.index.json"])
+@pytest.mark.parametrize("cut", [True, False])
+def test_common_files_that_are_missing_or_cut_are_told(packed: Packed, machine: Any, tmp_path: Path, name: str, cut: bool) -> None:
+    import shutil
+
+    machine()
+    shutil.copytree(packed(), tmp_path / "out")
+    path = next((tmp_path / "out").glob(name))
+    path.write_bytes(path.read_bytes()[:-1]) if cut else path.unlink()
+    row = rows(tmp_path / "out")["files, common"]
+    assert row.ok is False and path.name in row.found and "fetch the folder again" in row.advice
+
+
+@pytest.mark.parametrize(
+    ("installed", "word"), [((), "neither torch nor CuPy"), (("torch",), "seen by torch"), (("torch", "cupy"), "by torch or CuPy")]
+)
+def test_what_looked_for_a_gpu_is_named(packed: Packed, machine: Any, monkeypatch: pytest.MonkeyPatch, installed: Any, word: str) -> None:
+    machine(sm=None)
+    monkeypatch.setattr(doctor, "find_spec", lambda name: name if name in installed else None)
+    assert word in rows(packed())["gpu"].found
+
+
 def call(*arguments: Any) -> subprocess.CompletedProcess[str]:
     code = "import sys; from humming_convert.cli.main import run; sys.exit(run())"
     return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)

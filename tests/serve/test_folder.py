@@ -48,7 +48,8 @@ def test_w13_and_w2_are_one_module_of_vllm(packed: Packed) -> None:
     ("how", "code"),
     [
         (lambda m: m.update(format="humming-standard"), "not-packed"),
-        (lambda m: m.update(format="something"), "manifest-newer"),
+        (lambda m: m.update(format="something"), "manifest-damaged"),
+        (lambda m: m["layers"][0].pop("tensors"), "manifest-damaged"),
         (lambda m: m.update(format_version=2), "manifest-newer"),
     ],
 )
@@ -73,10 +74,9 @@ def test_a_changed_manifest_of_a_rank_is_refused(packed: Packed, tmp_path: Path)
 
 def test_no_manifest_and_one_that_is_no_json_are_refused(tmp_path: Path) -> None:
     assert refused(lambda: PackedFolder.open(tmp_path)).code == "no-manifest"
-    (tmp_path / "humming_manifest.json").write_text("{")
-    assert refused(lambda: PackedFolder.open(tmp_path)).code == "no-manifest"
-    (tmp_path / "humming_manifest.json").write_text("[]")
-    assert refused(lambda: PackedFolder.open(tmp_path)).code == "no-manifest"
+    for text in ("{", "[]", "{}", "[" * 100_000, "\xff"):
+        (tmp_path / "humming_manifest.json").write_text(text, encoding="latin-1")
+        assert refused(lambda: PackedFolder.open(tmp_path)).code == "manifest-damaged"
 
 
 def test_layers_that_vllm_would_not_find_are_refused(changed: Changed) -> None:

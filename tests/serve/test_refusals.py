@@ -13,7 +13,17 @@ from humming_convert.serve.refusals import REFUSALS, Refusal, refusal
 
 ROOM = Path(refusals.__file__).parent
 SAID = [m for path in ROOM.rglob("*.py") if path.name != "refusals.py" for m in re.findall(r'refusal\(\s*"([a-z0-9-]+)"', path.read_text())]
-ELSEWHERE = {"name-outside", "tensor-missing", "tensor-dtype", "tensor-shape"}  # manifest/inside.py, for every reader
+# manifest/inside.py and manifest/whole.py, for every reader
+ELSEWHERE = {
+    "name-outside",
+    "file-missing",
+    "tensor-missing",
+    "tensor-dtype",
+    "tensor-shape",
+    "no-manifest",
+    "manifest-newer",
+    "manifest-damaged",
+}
 
 
 def test_codes_are_unique_and_each_is_given_by_some_condition() -> None:

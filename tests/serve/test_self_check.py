@@ -137,7 +137,7 @@ def test_a_rank_is_loaded_where_the_files_of_others_are_not(packed: Packed, tmp_
     shutil.copytree(packed(tp=2), tmp_path / "out")
     next((tmp_path / "out").glob("model-packed-tp1of2-*")).unlink()
     assert {s.rank for s in stored_layers(tmp_path / "out", 1)} == {1}
-    assert refused(lambda: list(stored_layers(tmp_path / "out", 0))).code == "file-unreadable"
+    assert refused(lambda: list(stored_layers(tmp_path / "out", 0))).code == "file-missing"
 
 
 def test_the_library_that_is_not_installed_is_asked_for_by_its_version(packed: Packed, monkeypatch: pytest.MonkeyPatch) -> None:
