@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import standard_layers
+from benchmarks import candidate_times, standard_layers
 from benchmarks.beside_table import CORE, LIBRARY, report, verdict
 from benchmarks.gemm_beside import points, shapes_of
 from humming_convert.layouts import Standard, prepare
@@ -103,3 +104,14 @@ def test_a_point_that_failed_says_so() -> None:
     lines = report([document(failed, point(LIBRARY, 15.0))])
     assert "  core: RuntimeError: no" in lines
     assert next(x for x in lines if x.startswith("| 16 ")).startswith("| 16 | - | 15.0 |")
+
+
+def test_points_of_candidates_are_asked_for_by_kind() -> None:
+    assert {p.moe for p in candidate_times.wanted(HARNESS, ["experts"])} == {"gateup", "grouped"}
+    dense = candidate_times.wanted(HARNESS, ["dense", "shapes"])
+    assert [p.m for p in dense] == sorted(p.m for p in dense) and len(set(dense)) == len(dense) and {p.n for p in dense} == {8192, 4096}
+
+
+def test_a_candidate_that_is_off_has_no_time() -> None:
+    off = candidate_times.Timed(None, "mma_sm80", 8, 4, 4, 3, 1, False, "OFF by 2")
+    assert off.line == "OFF by 2 mma 8r 4p 4b 3s" and replace(off, us=1.25, chosen=True).line == "1.2 mma 8r 4p 4b 3s*"
