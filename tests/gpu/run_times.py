@@ -1,6 +1,7 @@
 """Times of the GEMM core: from nothing to a layer that is ready for every number of rows, from shipped kernels, and products.
 
     python tests/gpu/run_times.py [--quick]
+    python tests/gpu/run_times.py --ready         # only until a layer is ready
     python tests/gpu/run_times.py --compile       # W4A16 kernels of sm_90a, compiled here, without a GPU
 
 Layers of real sizes with random packed tensors: times do not depend on what the codes are. Compiling is cold: an empty cache, one process a
@@ -27,8 +28,8 @@ from cases import Case, Spec  # noqa: E402
 from humming_convert.gemm.cache import KernelCache, build_all, content_key  # noqa: E402
 from humming_convert.gemm.check import random_rows  # noqa: E402
 from humming_convert.gemm.device import Device, open_device  # noqa: E402
-from humming_convert.gemm.families import FAMILIES, Family  # noqa: E402
-from humming_convert.gemm.multiplier import Multiplier, source_of  # noqa: E402
+from humming_convert.gemm.families import FAMILIES, Family, choose  # noqa: E402
+from humming_convert.gemm.multiplier import Multiplier, source_of, sources  # noqa: E402
 from humming_convert.gemm.nvrtc import architecture, compile_cubin  # noqa: E402
 from humming_convert.gemm.wgmma_sm90a import SIZES  # noqa: E402
 
@@ -87,13 +88,18 @@ def random_tensors(case: Case, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def ready(row: tuple[str, str, int, str, str, str], families: list[Family], jobs: int) -> None:
+    """What serving takes for any number of rows, and each family by itself."""
     device = open_device(KernelCache(Path(tempfile.mkdtemp())))
     arch = architecture(device.sm)
     case = case_of(row, 8192, 8192, device.sm)
+    serving = replace(case.compute, rounds=True)
+    chosen = choose(case.layer, serving, device.sm).kernels
+    sets = {f"chosen ({chosen.NAME})": sources(case.layer, serving, chosen)}
     for family in families:
-        if family.why_not(case.layer, case.compute, device.sm) is not None:
-            continue
-        every = list(dict.fromkeys(source_of(family, case.layer, case.compute, m) for m in EVERY_M))
+        if family.why_not(case.layer, case.compute, device.sm) is None:
+            sets[family.NAME] = list(dict.fromkeys(source_of(family, case.layer, case.compute, m) for m in EVERY_M))
+    for name, every in sets.items():
+        device = open_device(KernelCache(Path(tempfile.mkdtemp())))
         one = []
         for source in every:
             start = time.perf_counter()
@@ -109,7 +115,7 @@ def ready(row: tuple[str, str, int, str, str, str], families: list[Family], jobs
         for source in every:
             shipped.function(source)
         print(
-            f"{family.NAME}: {len(every)} kernels; one, cold: {min(one):.2f} to {max(one):.2f} s; all, cold, {jobs} processes: {whole:.2f} s; "
+            f"{name}: {len(every)} kernels; one, cold: {min(one):.2f} to {max(one):.2f} s; all, cold, {jobs} processes: {whole:.2f} s; "
             f"shipped: {(time.perf_counter() - start) * 1000:.1f} ms"
         )
 
@@ -166,6 +172,7 @@ def products(name: str, row: tuple[str, str, int, str, str, str], n: int, k: int
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--ready", action="store_true")
     parser.add_argument("--jobs", type=int, default=16)
     parser.add_argument("--compile", action="store_true")
     asked = parser.parse_args()
@@ -175,9 +182,11 @@ def main() -> int:
     every = list(FAMILIES)
     for name, row in LAYERS.items():
         print(name)
-        ready(row, every, asked.jobs)
+        ready(row, [] if asked.ready else every, asked.jobs)
         if asked.quick:
             break
+    if asked.ready:
+        return 0
     for name, row in LAYERS.items():
         products(name, row, 8192, 8192, (1, 16, 64, 256, 4096), every if name == "W4A16 g128" else every[:1])
         if asked.quick:
