@@ -76,14 +76,6 @@ struct alignas(2 * sizeof(Number)) Pair {
   Number x[2];
 };
 
-// Which stage a tile has, and which turn of it, odd or even. The first tile of a block has the first; then one after the other, without a division.
-template <int kCount>
-struct StageTurn {
-  int stage = 0, parity = 0;
-
-  HC_FN StageTurn next() const { return stage + 1 < kCount ? StageTurn{stage + 1, parity} : StageTurn{0, parity ^ 1}; }
-};
-
 // The stages of a block. kGathered: rows of x are not brought by the hardware alone, whose copies tensor cores see by themselves.
 template <int kCount, int kBytes, bool kGathered>
 struct Stages {

@@ -12,6 +12,15 @@ HC_FN void copy_16(u32 to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
+// 16 bytes from kBeyond bytes behind `from`, if `wanted`; else nothing is written either. No branch: the compiler puts idle instructions before the first
+// copy behind each.
+template <i64 kBeyond>
+HC_FN void copy_16_if(bool wanted, u32 to, const void* from) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p cp.async.cg.shared.global [%0], [%1+%2], 16; }" ::"r"(to), "l"(from), "n"(kBeyond),
+               "r"(int(wanted))
+               : "memory");
+}
+
 // Closes a group of copies; groups end in order.
 HC_FN void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

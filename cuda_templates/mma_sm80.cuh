@@ -84,10 +84,12 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
   const int begin = blockIdx.x % T::parts * S::kPart, end = begin + S::kPart < S::kTiles ? begin + S::kPart : S::kTiles;
   int rows[S::kRounds];
   rows_of_thread<S, C>(rows, lists, here);
+  StageCopies<S, L> copies(x, rows, w, first_n, begin);
+  StageTurn<T::stages> into, from;
+  const u32 stages = shared_address(shared);
   const auto copy = [&](int tile) {
-    if (tile < end) {
-      copy_stage<S, L>(shared_address(shared + tile % T::stages * S::kStageBytes), static_cast<const u8*>(x), rows, w, first_n, tile);
-    }
+    if (tile < end) copies.next(stages + into.stage * S::kStageBytes);
+    into = into.next();
     close_copies();
   };
 
@@ -102,13 +104,15 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
     }
     copy(tile + T::stages - 1);
     if (tile < begin) continue;
-    const u8* stage = shared + tile % T::stages * S::kStageBytes;
+    const u8* stage = shared + from.stage * S::kStageBytes;
+    from = from.next();
     const u32* lines = reinterpret_cast<const u32*>(stage + S::kWordsAt) + warp % S::kWarpsN * Line::kBlockWords;
 
 #pragma unroll
     for (int round = 0; round < S::kSegments; round += S::kWarpsK) {
-      const int s = round + warp_k, k0 = tile * S::kTileK + s * S::kSegment;
-      if (s >= S::kSegments || k0 >= L::shape_k) break;
+      const int s = round + warp_k;
+      const Columns k = {tile * S::kTileK + s * S::kSegment, u32(s * S::kSegment)};
+      if ((S::kSegments % S::kWarpsK && s >= S::kSegments) || (!S::kWholeK && k.first >= L::shape_k)) break;
       // Operands of the segment, for four tiles of rows of W
       LaneWords<L> held[S::kSteps];
 #pragma unroll
@@ -117,8 +121,8 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
       const int n0 = alive ? warp_n : first_n;
       u32 beside[4][2];
       float scale[4][2] = {}, zero[4][2] = {};
-      zeros_of_lane<S, L>(beside, stage, w, n0, first_n, g, k0);
-      if constexpr (!S::kWhole) scales_of_lane<S, L>(scale, stage, w, n0, first_n, g, k0);
+      zeros_of_lane<S, L>(beside, stage, w, n0, first_n, g, k);
+      if constexpr (!S::kWhole) scales_of_lane<S, L>(scale, stage, w, n0, first_n, g, k);
       unrolled<0, 4>([&](auto tile_of_rows) {
         constexpr int i = decltype(tile_of_rows)::value;
 #pragma unroll
@@ -127,7 +131,7 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
         }
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-          if constexpr (kFloatingZero) zero[i][h] = floating_zero_of<S, L>(stage, w, n0 + 16 * i + 8 * h + g, first_n, k0);
+          if constexpr (kFloatingZero) zero[i][h] = floating_zero_of<S, L>(stage, w, n0 + 16 * i + 8 * h + g, first_n, k);
         }
       });
 
@@ -155,7 +159,7 @@ __device__ void mma_sm80(const void* x, const Tensors& all, const float* x_scale
           // Scale what was summed
           float act[2] = {1, 1};
           if constexpr (C::act_scale == ActScale::group) {
-            const int group = k0 / C::act_group < kActGroups ? k0 / C::act_group : kActGroups - 1;  // beyond K there is no activation
+            const int group = k.first / C::act_group < kActGroups ? k.first / C::act_group : kActGroups - 1;  // beyond K there is no activation
 #pragma unroll
             for (int h = 0; h < 2; h++) {
               const int r = x_row<C>(lists, row_of<C>(lists, here, here.first + 8 * j + 2 * t + h));

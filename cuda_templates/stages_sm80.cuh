@@ -63,57 +63,124 @@ HC_FN void rows_of_thread(int (&rows)[S::kRounds], const TaskLists& lists, const
   }
 }
 
-// Chunks of 16 bytes that the threads of a block copy in turn: f(index of a chunk).
-template <int kChunks, int kThreads, class F>
-HC_FN void each_chunk(const F& f) {
-#pragma unroll
-  for (int from = 0; from < kChunks; from += kThreads) {
-    const u32 i = threadIdx.x + from;
-    if (from + kThreads <= kChunks || i < kChunks) f(i);
-  }
-}
+// Which stage a tile has, and which turn of it, odd or even. The first tile of a block has the first; then one after the other, without a division.
+template <int kCount>
+struct StageTurn {
+  int stage = 0, parity = 0;
 
-// Lines of groups, kBytes of each for the rows of this block: of `row_bytes` there are in a line, from `first` on.
-template <class S, class L, int kBytes>
-HC_FN void copy_groups(u32 to, const void* from, int row_bytes, int first, int tile) {
-  if constexpr (kBytes > 0) {
-    static_assert(kBytes % 16 == 0, "whole chunks");
-    each_chunk<S::kGroups * (kBytes / 16), S::kThreads>([&](u32 i) {
-      const int c = i % (kBytes / 16), wanted = tile * S::kTileK / L::group_k + i / (kBytes / 16);
-      const int group = S::kWholeK || wanted < L::groups ? wanted : L::groups - 1;
-      if (S::kWholeN || first + 16 * c < row_bytes) copy_16(to + 16 * i, static_cast<const u8*>(from) + i64(group) * row_bytes + first + 16 * c, true);
+  HC_FN StageTurn next() const { return stage + 1 < kCount ? StageTurn{stage + 1, parity} : StageTurn{0, parity ^ 1}; }
+};
+
+// A line of groups, scales or zero points, of kBytes for the rows of a block, as a thread copies it: kRow bytes of all rows.
+template <class S, class L, int kBytes, int kRow>
+class GroupCopies {
+  static_assert(kBytes % 16 == 0, "whole chunks");
+  static constexpr int kOfGroup = kBytes / 16, kAll = S::kGroups * kOfGroup, kRounds = ceil_to(kAll, S::kThreads) / S::kThreads;
+  static constexpr bool kOneAfterTheOther = S::kWholeK && kRounds == 1 && S::kTileK % L::group_k == 0;  // groups of a tile, tile by tile
+
+  const u8* from;
+  int first;
+
+ public:
+  HC_FN GroupCopies(const void* tensor, int first_byte, int tile) : from(static_cast<const u8*>(tensor) + first_byte), first(first_byte) {
+    if constexpr (kOneAfterTheOther) from += (i64(tile) * S::kGroups + threadIdx.x / kOfGroup) * kRow + threadIdx.x % kOfGroup * 16;
+  }
+
+  HC_FN void next(u32 to, int tile) {
+    if constexpr (kOneAfterTheOther) {
+      const int c = threadIdx.x % kOfGroup;
+      copy_16_if<0>(int(threadIdx.x) < kAll && (S::kWholeN || first + 16 * c < kRow), to + 16 * threadIdx.x, from);
+      from += S::kGroups * i64(kRow);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kRounds; j++) {
+        const int i = threadIdx.x + j * S::kThreads, c = i % kOfGroup, wanted = tile * S::kTileK / L::group_k + i / kOfGroup;
+        const int group = S::kWholeK || wanted < L::groups ? wanted : L::groups - 1;
+        copy_16_if<0>(i < kAll && (S::kWholeN || first + 16 * c < kRow), to + 16 * i, from + i64(group) * kRow + 16 * c);
+      }
+    }
+  }
+};
+template <class S, class L, int kRow>
+struct GroupCopies<S, L, 0, kRow> {
+  HC_FN GroupCopies(const void*, int, int) {}
+  HC_FN void next(u32, int) {}
+};
+
+// The copies of a thread, one tile of K after the other. What does not change from tile to tile is worked out once: with few rows there is little else to
+// do, and a third of the instructions were these.
+template <class S, class L>
+class StageCopies {
+  using Line = Lines<L>;
+  static constexpr int kRowBytes = L::k * L::act_bits / 8, kChunksOfLine = S::kLineWords / 4, kChunksOfWords = S::kLines * kChunksOfLine;
+  static constexpr int kWordRounds = ceil_to(kChunksOfWords, S::kThreads) / S::kThreads;
+  static constexpr bool kWholeRows = S::kTiles * S::kTileBytes <= kRowBytes;              // of x: no tile goes beyond them
+  static constexpr bool kSameChunk = S::kWholeK && S::kThreads % kChunksOfLine == 0;      // of each line that a thread copies from
+  static_assert(kRowBytes % 16 == 0, "rows of x are whole chunks");
+
+  const int (&rows)[S::kRounds];
+  const int chunk;
+  const u32 there;  // chunks of a line that are inside W
+  int tile;
+  const u8* columns;  // x from this thread's chunk of the tile on
+  const u32* words;   // of the tile; where the chunk is the same, from that on
+  GroupCopies<S, L, S::kScaleBytes, L::shape_n * scale_bytes<L>()> scales;
+  GroupCopies<S, L, S::kZeroBytes, L::shape_n * S::kZeroBits / 8> zeros;
+
+ public:
+  // rows: of rows_of_thread.  first_tile: of `next`.
+  HC_FN StageCopies(const void* x, const int (&of_rows)[S::kRounds], const Tensors& w, int first_n, int first_tile)
+      : rows(of_rows),
+        chunk(threadIdx.x % S::kChunks),
+        there(u32(L::shape_n - first_n) / 64 * (Line::kBlockWords / 4)),
+        tile(first_tile),
+        columns(static_cast<const u8*>(x) + first_tile * S::kTileBytes + 16 * chunk),
+        words(w.weight + i64(first_tile) * (S::kLines * Line::kPitch) + i64(first_n / 64) * Line::kBlockWords),
+        scales(w.weight_scale, first_n * scale_bytes<L>(), first_tile),
+        zeros(w.zero_point, first_n * S::kZeroBits / 8, first_tile) {
+    if constexpr (kSameChunk) words += i64(threadIdx.x / kChunksOfLine) * Line::kPitch + threadIdx.x % kChunksOfLine * 4;
+  }
+
+  // The next tile, to a stage.
+  HC_FN void next(u32 stage) {
+    // Rows of x; what lies beyond K is 0, and a row that is not there. Its address is not read
+#pragma unroll
+    for (int j = 0; j < S::kRounds; j++) {
+      const int r = threadIdx.x / S::kChunks + j * S::kRowsAtOnce;
+      const bool is_there = rows[j] >= 0 && (kWholeRows || tile * S::kTileBytes + 16 * chunk < kRowBytes);
+      if (S::kRounds * S::kRowsAtOnce <= S::kTileM || r < S::kTileM) copy_16(chunk_at<S>(stage, r, chunk), columns + i64(rows[j]) * kRowBytes, is_there);
+    }
+    columns += S::kTileBytes;
+    copy_words(stage + S::kWordsAt);
+    words += S::kLines * Line::kPitch;
+    scales.next(stage + S::kScalesAt, tile);
+    zeros.next(stage + S::kZerosAt, tile);
+    tile++;
+  }
+
+ private:
+  // Lines beyond K are the last one again, since any number times 0 is 0 where the row has no NaN; blocks beyond N stay as they are
+  HC_FN void copy_words(u32 to) const {
+    unrolled<0, kWordRounds>([&](auto round) {
+      constexpr int j = decltype(round)::value;
+      const u32 i = threadIdx.x + j * S::kThreads, c = i % kChunksOfLine;
+      const bool wanted = ((j + 1) * S::kThreads <= kChunksOfWords || i < kChunksOfWords) && (S::kWholeN || c < there);
+      if constexpr (kSameChunk) {
+        copy_16_if<4 * j * (S::kThreads / kChunksOfLine) * Line::kPitch>(wanted, to + 16 * i, words);
+      } else {
+        int line = i / kChunksOfLine;
+        if constexpr (!S::kWholeK) line = tile * S::kLines + line < Line::kCount ? line : Line::kCount - 1 - tile * S::kLines;
+        copy_16_if<0>(wanted, to + 16 * i, words + line * Line::kPitch + 4 * c);
+      }
     });
   }
-}
+};
 
-// Copies of tile `tile` of K into a stage.
-template <class S, class L>
-HC_FN void copy_stage(u32 stage, const u8* x, const int (&rows)[S::kRounds], const Tensors& w, int first_n, int tile) {
-  using Line = Lines<L>;
-  constexpr int kRowBytes = L::k * L::act_bits / 8;
-  static_assert(kRowBytes % 16 == 0, "rows of x are whole chunks");
-  // Rows of x; what lies beyond K is 0
-  const int chunk = threadIdx.x % S::kChunks, column = tile * S::kTileBytes + 16 * chunk;
-#pragma unroll
-  for (int j = 0; j < S::kRounds; j++) {
-    const int r = threadIdx.x / S::kChunks + j * S::kRowsAtOnce;
-    const bool there = rows[j] >= 0 && column < kRowBytes;
-    const u32 to = chunk_at<S>(stage, r, chunk);
-    if (r < S::kTileM) copy_16(to, x + (there ? i64(rows[j]) * kRowBytes + column : 0), there);
-  }
-  // Words; lines beyond K are the last one again, since any number times 0 is 0 where the row has no NaN; blocks beyond N stay as they are
-  constexpr u32 kChunksOfLine = S::kLineWords / 4;
-  const u32 there = u32(L::shape_n - first_n) / 64 * (Line::kBlockWords / 4), base = stage + S::kWordsAt;
-  const u32* const first = w.weight + i64(tile) * (S::kLines * Line::kPitch) + i64(first_n / 64) * Line::kBlockWords;
-  each_chunk<S::kLines * S::kLineWords / 4, S::kThreads>([&](u32 i) {
-    const u32 c = i % kChunksOfLine;
-    int line = i / kChunksOfLine;
-    if constexpr (!S::kWholeK) line = tile * S::kLines + line < Line::kCount ? line : Line::kCount - 1 - tile * S::kLines;
-    if (S::kWholeN || c < there) copy_16(base + 16 * i, first + line * Line::kPitch + 4 * c, true);
-  });
-  copy_groups<S, L, S::kScaleBytes>(stage + S::kScalesAt, w.weight_scale, L::shape_n * scale_bytes<L>(), first_n * scale_bytes<L>(), tile);
-  copy_groups<S, L, S::kZeroBytes>(stage + S::kZerosAt, w.zero_point, L::shape_n * S::kZeroBits / 8, first_n * S::kZeroBits / 8, tile);
-}
+// Where columns of K begin: in K, and in their tile.
+struct Columns {
+  int first;
+  u32 in_tile;
+};
 
 // Neighbours in order "64", which rows n + g, n + 8 + g, ... n + 56 + g are: kCount of these eight from place `from` on, kBits each, as words.
 template <int kBits, int kCount>
@@ -140,12 +207,12 @@ struct NeighboursOfLane {
   }
 };
 
-// The scales of rows n0 + 16 i + 8 h + g of a lane for the columns from k0 on, which lie in the stage or in the tensor. n0: of a block of 64 rows.
+// The scales of rows n0 + 16 i + 8 h + g of a lane for the columns from k on, which lie in the stage or in the tensor. n0: of a block of 64 rows.
 // kTiles row tiles from `from` on.
 template <class S, class L, int kTiles>
-HC_FN void scales_of_lane(float (&to)[kTiles][2], const u8* stage, const Tensors& w, int n0, int first_n, int g, int k0, int from = 0) {
+HC_FN void scales_of_lane(float (&to)[kTiles][2], const u8* stage, const Tensors& w, int n0, int first_n, int g, const Columns& k, int from = 0) {
   NeighboursOfLane<8 * scale_bytes<L>(), 2 * kTiles> held;
-  if constexpr (S::kScales) held.load(stage + S::kScalesAt + k0 % S::kTileK / L::group_k * S::kScaleBytes, (n0 - first_n) / 64, g, 2 * from);
+  if constexpr (S::kScales) held.load(stage + S::kScalesAt + k.in_tile / L::group_k * S::kScaleBytes, (n0 - first_n) / 64, g, 2 * from);
   if constexpr (S::kScales && (L::scale_type == ScaleType::e4m3 || L::scale_type == ScaleType::e5m2)) {
     // two at once, as float16, which holds them
     unrolled<0, kTiles>([&](auto row_tile) {
@@ -161,32 +228,32 @@ HC_FN void scales_of_lane(float (&to)[kTiles][2], const u8* stage, const Tensors
       const u32 bits = held.template bits<j>();
       to[j / 2][j % 2] = weight_scale_at<L>(&bits, 0);
     } else {
-      to[j / 2][j % 2] = weight_scale<L>(w.weight_scale, n0 + 16 * from + 8 * j + g, weight_group<L>(k0));
+      to[j / 2][j % 2] = weight_scale<L>(w.weight_scale, n0 + 16 * from + 8 * j + g, weight_group<L>(k.first));
     }
   });
 }
 
 // What `operand` wants beside the codes of the same rows.
 template <class S, class L, int kTiles>
-HC_FN void zeros_of_lane(u32 (&to)[kTiles][2], const u8* stage, const Tensors& w, int n0, int first_n, int g, int k0, int from = 0) {
+HC_FN void zeros_of_lane(u32 (&to)[kTiles][2], const u8* stage, const Tensors& w, int n0, int first_n, int g, const Columns& k, int from = 0) {
   constexpr bool kHeld = S::kZeros && L::zero == Zero::integer;
   NeighboursOfLane<kHeld ? S::kZeroBits : 8, 2 * kTiles> held;
-  if constexpr (kHeld) held.load(stage + S::kZerosAt + k0 % S::kTileK / L::group_k * S::kZeroBytes, (n0 - first_n) / 64, g, 2 * from);
+  if constexpr (kHeld) held.load(stage + S::kZerosAt + k.in_tile / L::group_k * S::kZeroBytes, (n0 - first_n) / 64, g, 2 * from);
   unrolled<0, 2 * kTiles>([&](auto of_lane) {
     constexpr int j = decltype(of_lane)::value;
-    to[j / 2][j % 2] = kHeld ? held.template bits<j>() : operand_zero<L>(w.zero_point, n0 + 16 * from + 8 * j + g, k0);
+    to[j / 2][j % 2] = kHeld ? held.template bits<j>() : operand_zero<L>(w.zero_point, n0 + 16 * from + 8 * j + g, k.first);
   });
 }
 
 // The floating zero point of row n.
 template <class S, class L>
-HC_FN float floating_zero_of(const u8* stage, const Tensors& w, int n, int first_n, int k0) {
+HC_FN float floating_zero_of(const u8* stage, const Tensors& w, int n, int first_n, const Columns& k) {
   static_assert(L::zero == Zero::floating, "a floating zero point");
   if constexpr (S::kZeros) {
-    const u8* group = stage + S::kZerosAt + k0 % S::kTileK / L::group_k * S::kZeroBytes;
+    const u8* group = stage + S::kZerosAt + k.in_tile / L::group_k * S::kZeroBytes;
     return decode_half(reinterpret_cast<const u16*>(group)[order_64(n - first_n)], L::half);
   } else {
-    return floating_zero<L>(w.zero_point, n, weight_group<L>(k0));
+    return floating_zero<L>(w.zero_point, n, weight_group<L>(k.first));
   }
 }
 

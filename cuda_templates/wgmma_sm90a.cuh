@@ -73,12 +73,14 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
     for (int i = 0; i < T::stages; i++) start_barrier(full + i, T::threads), start_barrier(free_again + i, T::threads / 32);
   }
   __syncthreads();
+  StageCopies<S, L> copies(x, rows, w, first_n, begin);
+  StageTurn<T::stages> into, now;
   const auto copy = [&](int tile) {
     if (tile >= end) return;
-    const int turn = (tile - begin) / T::stages, at = (tile - begin) % T::stages;
-    if (turn > 0) wait_for_phase(free_again + at, (turn - 1) % 2);
-    copy_stage<S, L>(shared_address(stages + at * S::kStageBytes), static_cast<const u8*>(x), rows, w, first_n, tile);
-    arrive_with_copies(full + at);
+    if (tile - begin >= T::stages) wait_for_phase(free_again + into.stage, into.parity ^ 1);
+    copies.next(shared_address(stages + into.stage * S::kStageBytes));
+    arrive_with_copies(full + into.stage);
+    into = into.next();
   };
 
   using Sum = typename Choose<kIntegers, int, float>::type;
@@ -95,7 +97,7 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
     const auto make_operands = [&](auto item) {
       constexpr int kItem = decltype(item)::value, kSegment = kItem % S::kSegments, kFrom = kFirst + kItem / S::kSegments * S::kBatch;
       u32 beside[S::kRowTiles][2];
-      zeros_of_lane<S, L>(beside, stage, w, n0, first_n, g, tile * S::kTileK + kSegment * S::kSegment, from);
+      zeros_of_lane<S, L>(beside, stage, w, n0, first_n, g, {tile * S::kTileK + kSegment * S::kSegment, kSegment * S::kSegment}, from);
 #pragma unroll
       for (int step = 0; step < S::kSteps; step++) {
         LaneWords<L> held;
@@ -132,9 +134,10 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
         unrolled<0, S::kBatch>([&](auto j) { pin(a[(kItem + 1) % 2][j.value]); });
       }
       if constexpr (!S::kWhole && kEnds) {
-        const int k0 = tile * S::kTileK + (kSegment + 1 - S::kTogether) * S::kSegment;
+        constexpr int kBegan = (kSegment + 1 - S::kTogether) * S::kSegment;
+        const int k0 = tile * S::kTileK + kBegan;
         float scale[S::kRowTiles][2];
-        scales_of_lane<S, L>(scale, stage, w, n0, first_n, g, k0, from);
+        scales_of_lane<S, L>(scale, stage, w, n0, first_n, g, {k0, kBegan}, from);
         wait_for_products<0>();
         unrolled<0, S::kBatch>([&](auto j) { pin(part[kInto + j.value]); });
         // Scale what was summed
@@ -163,10 +166,9 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
   for (int tile = begin - kAhead; tile < end; tile++) {
     copy(tile + kAhead);
     if (tile < begin) continue;
-    const int turn = (tile - begin) / T::stages, at = (tile - begin) % T::stages;
-    wait_for_phase(full + at, turn % 2);
+    wait_for_phase(full + now.stage, now.parity);
     publish_to_tensor_cores();
-    const u8* stage = stages + at * S::kStageBytes;
+    const u8* stage = stages + now.stage * S::kStageBytes;
     if constexpr (S::kHalves) {
       multiply(Constant<0>(), stage, tile);
     } else {
@@ -175,7 +177,8 @@ __device__ void wgmma_sm90a(const void* x, const Tensors& all, const float* x_sc
       });
     }
     __syncwarp();
-    if (lane == 0) arrive_now(free_again + at);
+    if (lane == 0) arrive_now(free_again + now.stage);
+    now = now.next();
   }
 
   // All warps are through with the stages. Sums that are not whole yet: of all parts

@@ -43,6 +43,10 @@ inline void copy_16(u32 to, const void* from, bool there) {
     do_copy(self->block, {to, from, there});
   }
 }
+template <i64 kBeyond>
+void copy_16_if(bool wanted, u32 to, const void* from) {
+  if (wanted) copy_16(to, static_cast<const char*>(from) + kBeyond, true);
+}
 inline void close_copies() { of_thread<Copies>().groups.emplace_back(); }
 
 template <int kOpen>

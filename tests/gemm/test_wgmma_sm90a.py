@@ -85,22 +85,28 @@ def test_k_that_ends_inside_a_tile_or_has_several_parts(spec: Narrow, tmp_path: 
 # --- That a fault shows
 
 KERNEL = "wgmma_sm90a.cuh"
+STAGES = "stages_sm80.cuh"
+WAIT = "wait_for_phase(full + now.stage, now.parity);"
 WORDS, CHANNELS = wide(SPECS[0]), wide(SPECS[3])
 # what is wrong -> a layer and a number of rows that show it, and one change
 FAULTS = {
-    "a tile is not waited for": (WORDS, 16, Change(KERNEL, "wait_for_phase(full + at, turn % 2);", "")),
+    "a tile is not waited for": (WORDS, 16, Change(KERNEL, WAIT, "")),
     "a tile is waited for one turn late": (
         WORDS,
         16,
-        Change(KERNEL, "wait_for_phase(full + at, turn % 2);", "wait_for_phase(full + at, (turn + 1) % 2);"),
+        Change(KERNEL, WAIT, WAIT.replace("parity", "parity ^ 1")),
     ),
     "a stage is filled before it is free": (
         WORDS,
         16,
-        Change(KERNEL, "if (turn > 0) wait_for_phase(free_again + at, (turn - 1) % 2);", ""),
+        Change(KERNEL, "if (tile - begin >= T::stages) wait_for_phase(free_again + into.stage, into.parity ^ 1);", ""),
     ),
     "a stage is released by one warp for all": (WORDS, 16, Change(KERNEL, "if (lane == 0) arrive_now", "if (threadIdx.x == 0) arrive_now")),
-    "copies arrive without their bytes": (WORDS, 16, Change(KERNEL, "arrive_with_copies(full + at)", "arrive_now(full + at)")),
+    "copies arrive without their bytes": (
+        WORDS,
+        16,
+        Change(KERNEL, "arrive_with_copies(full + into.stage)", "arrive_now(full + into.stage)"),
+    ),
     "copies are not seen by tensor cores": (WORDS, 16, Change(KERNEL, "    publish_to_tensor_cores();\n", "")),
     "one arrival too few fills a stage": (
         WORDS,
@@ -120,6 +126,10 @@ FAULTS = {
         16,
         Change(KERNEL, "stages. Sums that are not whole yet: of all parts\n  __syncthreads();", "stages\n"),
     ),
+    "every tile has the first one's words": (WORDS, 16, Change(STAGES, "    words += S::kLines * Line::kPitch;\n", "")),
+    "every tile has the first one's groups": (WORDS, 16, Change(STAGES, "      from += S::kGroups * i64(kRow);\n", "")),
+    "every tile has the first one's columns of x": (WORDS, 16, Change(STAGES, "    columns += S::kTileBytes;\n", "")),
+    "rows that are not there are copied": (WORDS, 5, Change(STAGES, "rows[j] >= 0 && (kWholeRows", "(kWholeRows")),
     "sums are read before all are stored": (WORDS, 16, Change(KERNEL, "  __syncthreads();\n  // Row scales", "  // Row scales")),
 }
 ALWAYS = ("a stage is filled before it is free", "sums are scaled before they are there")
