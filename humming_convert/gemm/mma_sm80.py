@@ -6,10 +6,10 @@ Facts: layouts.md 5 (places); bytes of shared memory of a multiprocessor: CUDA C
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from humming_convert.gemm import operands
-from humming_convert.gemm.candidates import varied
+from humming_convert.gemm.candidates import parts_around, varied
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.operands import fitted, rounding
@@ -45,6 +45,7 @@ SIZES = {
 }
 ROWS = (*SIZES, 128, 256, 512, 1024)
 SEGMENT = 64  # columns of K between two scalings, at most
+LONGER = 32  # rows of x up to which longer tiles are candidates
 PANEL = 128  # bytes of a row of x: a tile of K has whole ones
 
 
@@ -63,9 +64,14 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
 
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
+    return _tuning(layer, compute, rows, 1)
+
+
+def _tuning(layer: Layer, compute: Compute, rows: int, segments: int) -> Tuning:
+    """segments: of a warp in a tile of K."""
     tile_m = next((size for size in SIZES if rows <= size), max(SIZES))
     size, step = SIZES[tile_m], 256 // layer.act_bits
-    tile_k = max(SEGMENT * size.warps_k, PANEL * 8 // layer.act_bits)
+    tile_k = max(segments * SEGMENT * size.warps_k, PANEL * 8 // layer.act_bits)
     each = stage_bytes(layer, size.warps_n, tile_m, tile_k)
     stages = fitting(each, size.shared, STAGES)
     threads = 32 * size.warps_n * size.warps_k
@@ -87,4 +93,10 @@ def tile_n(tuning: Tuning) -> int:
 
 
 def candidates(layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
-    return varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=True)
+    """Beside the usual ones tiles of twice as many columns of K: fewer instructions beside the products, and fewer stages."""
+    found = varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=True)
+    if found[0].tile_m > LONGER or layer.shape_k % (2 * found[0].tile_k):
+        return found
+    longer = _tuning(layer, compute, rows, 2)
+    parts = parts_around(layer, longer, tile_n(longer), rows, longer.parts)
+    return tuple(dict.fromkeys((*found, *(replace(longer, parts=p) for p in parts))))
