@@ -101,6 +101,11 @@ class Device:
         return int(self.properties["l2CacheSize"])
 
     @property
+    def shared_most(self) -> int:
+        """Bytes of shared memory that a block may have."""
+        return int(self.properties["sharedMemPerBlockOptin"])
+
+    @property
     def properties(self) -> Any:
         runtime = self.cupy.cuda.runtime
         return runtime.getDeviceProperties(runtime.getDevice() if self.index is None else self.index)

@@ -45,7 +45,8 @@ SIZES = {
 }
 ROWS = (*SIZES, 128, 256, 512, 1024)
 SEGMENT = 64  # columns of K between two scalings, at most
-LONGER = 32  # rows of x up to which longer tiles are candidates
+FEW = 32  # rows of x up to which other shapes of blocks are candidates
+ROOM = 220 * 1024  # bytes of shared memory for them, of the 227 KB of sm_90 and sm_100; what a GPU has not is not measured (gemm/tune.py)
 PANEL = 128  # bytes of a row of x: a tile of K has whole ones
 
 
@@ -64,13 +65,13 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
 
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
-    return _tuning(layer, compute, rows, 1)
-
-
-def _tuning(layer: Layer, compute: Compute, rows: int, segments: int) -> Tuning:
-    """segments: of a warp in a tile of K."""
     tile_m = next((size for size in SIZES if rows <= size), max(SIZES))
-    size, step = SIZES[tile_m], 256 // layer.act_bits
+    return _tuning(layer, tile_m, rows, SIZES[tile_m])
+
+
+def _tuning(layer: Layer, tile_m: int, rows: int, size: Size, segments: int = 1) -> Tuning:
+    """segments: of a warp in a tile of K."""
+    step = 256 // layer.act_bits
     tile_k = max(segments * SEGMENT * size.warps_k, PANEL * 8 // layer.act_bits)
     each = stage_bytes(layer, size.warps_n, tile_m, tile_k)
     stages = fitting(each, size.shared, STAGES)
@@ -93,10 +94,17 @@ def tile_n(tuning: Tuning) -> int:
 
 
 def candidates(layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
-    """Beside the usual ones tiles of twice as many columns of K: fewer instructions beside the products, and fewer stages."""
-    found = varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=True)
-    if found[0].tile_m > LONGER or layer.shape_k % (2 * found[0].tile_k):
-        return found
-    longer = _tuning(layer, compute, rows, 2)
-    parts = parts_around(layer, longer, tile_n(longer), rows, longer.parts)
-    return tuple(dict.fromkeys((*found, *(replace(longer, parts=p) for p in parts))))
+    """Beside the usual ones, with few rows: tiles of twice as many columns of K, and blocks of twice and four times as many warps, whose sums need not go by
+    way of memory."""
+    found = list(varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=True))
+    tile_m = found[0].tile_m
+    if tile_m > FEW:
+        return tuple(found)
+    size = SIZES[tile_m]
+    for more, segments in ((1, 2), (2, 1), (4, 1)):
+        blocks = max(1, size.blocks // more)
+        shared = size.shared if more == 1 else ROOM // blocks - 1024
+        other = _tuning(layer, tile_m, rows, replace(size, warps_k=more * size.warps_k, blocks=blocks, shared=shared), segments)
+        if layer.shape_k % other.tile_k == 0 and other.shared <= ROOM:
+            found += [replace(other, parts=p) for p in parts_around(layer, other, tile_n(other), rows, other.parts)]
+    return tuple(dict.fromkeys(found))

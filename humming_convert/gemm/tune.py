@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from humming_convert.findings import Findings
 from humming_convert.gemm.cache import build_all
 from humming_convert.gemm.check import HALF_STEP, as_float
+from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
 from humming_convert.gemm.families import ByRows, Family, Fixed, Tuned
+from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.load import Loaded, load_folder
 from humming_convert.gemm.multiplier import BYTES, ROLES, Multiplier
 from humming_convert.gemm.nvrtc import architecture, compiler
@@ -90,7 +92,7 @@ class Tuner:
         layer, compute = multiplier.layer, multiplier.compute
         found = LayerFound(stored.name, alike, key_of(layer, compute))
         bounds = (*bounds_of(kernels), None)
-        every = [offered(kernels, layer, compute, rows, beyond=b is None) for rows, b in zip(measured_at(kernels), bounds, strict=True)]
+        every = [self._offered(kernels, layer, compute, rows, b) for rows, b in zip(measured_at(kernels), bounds, strict=True)]
         arch = architecture(self.device.sm)
         wanted = dict.fromkeys(source_of(multiplier, f) for candidates in every for f in candidates)
         build_all(self.device.cache, [(s, arch) for s in wanted], self.jobs)
@@ -100,6 +102,11 @@ class Tuner:
             found.ranges.append(self._range(stored, tensors, multiplier, candidates, rows, up_to))
             self.told(words(stored.name, found.ranges[-1]))
         return found
+
+    def _offered(self, kernels: Family | ByRows, layer: Layer, compute: Compute, rows: int, up_to: int | None) -> tuple[Fixed, ...]:
+        """What this GPU has the shared memory for; the heuristics' choice always, whose launch says so."""
+        first, *others = offered(kernels, layer, compute, rows, beyond=up_to is None)
+        return (first, *(f for f in others if f.chosen.shared <= self.device.shared_most))
 
     def _range(
         self,

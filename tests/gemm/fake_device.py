@@ -41,6 +41,8 @@ class FakeDevice(Device):
         super().__init__(cupy=None, sm=90, name="emulated", cache=KernelCache(folder / "cache"))
         self.folder, self.emulations = folder, dict[Layer, Emulation]()
 
+    shared_most = 227 * 1024  # of sm_90
+
     def put(self, array: Any) -> Any:
         x = np.ascontiguousarray(array)
         return x if x.dtype.isbuiltin == 1 else bits(x)

@@ -15,6 +15,7 @@ from narrow_layers import LONG, NARROW, Narrow
 
 from humming_convert.gemm import mma_sm80, tasks
 from humming_convert.gemm.check import random_rows
+from humming_convert.gemm.families import Fixed
 from humming_convert.gemm.multiplier import Multiplier, source_of, sources
 from humming_convert.gemm.parts import ROOM, bucket, parts_of, sum_bytes
 
@@ -122,6 +123,25 @@ def test_the_kernel_gives_float64_products_and_every_single_weight(tmp_path: Pat
 @pytest.mark.parametrize("part", range(9))
 def test_the_kernel_gives_float64_products_and_every_single_weight_in_every_layer(part: int, tmp_path: Path) -> None:
     assert assert_all_right(taken()[part::9], tmp_path) > 25
+
+
+class Long(Spec):
+    """K of two tiles of the longest candidate."""
+
+    shape = (128, 2048)
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [3, pytest.param(16, marks=pytest.mark.slow), pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("weight", "act"), [("uint4", "16"), ("float4e2m1", "16"), ("uint8", "int8")])
+def test_every_candidate_gives_float64_products(weight: str, act: str, rows: int, tmp_path: Path) -> None:
+    spec = next(s for s in fast_specs()["mma_sm80"] if (s.weight, s.act) == (weight, act))
+    spec = Long(**{name: getattr(spec, name) for name in Spec.__slots__})
+    case = case_of(spec)
+    found = mma_sm80.candidates(case.layer, case.compute, rows)
+    shapes = {(t.threads, t.tile_k): t for t in found}  # one of each; parts are like any others
+    assert len(shapes) > 3 and max(t.threads for t in found) >= 256
+    assert assert_right([(checker_of(spec, Fixed(mma_sm80, t)), (rows,)) for t in shapes.values()], tmp_path) == len(shapes)  # type: ignore[arg-type]
 
 
 @needs_compiler

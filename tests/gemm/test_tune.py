@@ -171,6 +171,25 @@ def half_as_many_parts(fixed: Fixed) -> float:
 
 @needs_compiler
 @pytest.mark.usefixtures("quiet")
+def test_what_the_gpu_has_no_shared_memory_for_is_not_measured(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: set[int] = set()
+
+    def script(fixed: Fixed) -> float:
+        measured.add(fixed.chosen.shared)
+        return 10.0
+
+    tuned_by(folder, tmp_path, script)
+    all_of_them, room = max(measured), sorted(measured)[len(measured) // 2]
+    measured.clear()
+    monkeypatch.setattr(FakeDevice, "shared_most", room)
+    (tmp_path / "less" / "device").mkdir(parents=True)
+    _, found, _ = tuned_by(folder, tmp_path / "less", script)
+    chosen = {r.winner.chosen.shared for r in found.ranges}  # the heuristics', which are measured whatever they want
+    assert max(measured - chosen) <= room < all_of_them
+
+
+@needs_compiler
+@pytest.mark.usefixtures("quiet")
 def test_the_quickest_wins_where_it_is_clearly_quicker(folder: Path, tmp_path: Path) -> None:
     _, found, _ = tuned_by(folder, tmp_path, half_as_many_parts)
     assert {(r.winner.NAME, r.winner.chosen.parts) for r in found.ranges} == {("mma_sm80", 1)}
