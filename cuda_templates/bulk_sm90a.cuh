@@ -50,9 +50,10 @@ HC_FN void copy_run(u32 to, const void* from, int bytes, u64* barrier) {
                : "memory");
 }
 
-// A box of `map` whose first element is in `column` and `row`, to the same place in kBlocks blocks, whose barriers all count it.
+// A box of `map` whose first element is in `column` and `row`, to the same place in kBlocks blocks from block `first` of the cluster on, whose barriers all
+// count it. One block: this one.
 template <int kBlocks>
-HC_FN void copy_box(u32 to, const TensorMap* map, int column, int row, u64* barrier) {
+HC_FN void copy_box(u32 to, const TensorMap* map, int column, int row, u64* barrier, int first) {
   if constexpr (kBlocks == 1) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map),
                  "r"(column), "r"(row), "r"(shared_address(barrier))
@@ -61,9 +62,18 @@ HC_FN void copy_box(u32 to, const TensorMap* map, int column, int row, u64* barr
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(
             to),
-        "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(u16((1 << kBlocks) - 1))
+        "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(u16(((1 << kBlocks) - 1) << first))
         : "memory");
   }
 }
+
+// The address in block `rank` of the cluster of what `place` is in this one, and a word stored there: seen behind the next barrier of the cluster.
+HC_FN u32 address_in(int rank, const void* place) {
+  u32 there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(place)), "r"(rank));
+  return there;
+}
+HC_FN void store_far(u32 to, float x) { asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory"); }
+HC_FN void store_far(u32 to, int x) { asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
 
 }  // namespace hc

@@ -33,6 +33,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   const Tensors w = of_expert<L>(all, here.expert);
   const int warp = same_in_warp(threadIdx.x / 32), lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int rank = blockIdx.x % S::kCluster, of_clusters = blockIdx.x / S::kCluster, part_of_k = of_clusters % T::parts;
+  const int first_rank = S::kJoined ? part_of_k * S::kCluster : 0;  // in the cluster
   const int tile_n = of_clusters / T::parts * S::kCluster + rank, first_n = tile_n * S::kTileN;
   const int begin = part_of_k * S::kPart, end = begin + S::kPart < S::kTiles ? begin + S::kPart : S::kTiles;
   if (threadIdx.x == 0) {
@@ -44,7 +45,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
     if (int(threadIdx.x) < S::kTileM) rows_of_x[threadIdx.x] = x_row<C>(lists, row_of<C>(lists, here, here.first + threadIdx.x));
   }
   __syncwarp();
-  if constexpr (S::kCluster > 1) {
+  if constexpr (S::kInCluster > 1) {
     cluster_arrive(), cluster_wait();
   } else {
     __syncthreads();
@@ -54,7 +55,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   if (warp >= S::kProducer) {
     release_registers<S::kRegistersOfProducer>();
     if (warp == S::kProducer) {
-      if (elected()) fill_stages<S, L>(all_stages, begin, end, x, w, here.first, rank, first_n);
+      if (elected()) fill_stages<S, L>(all_stages, begin, end, x, w, here.first, rank, first_rank, first_n);
     } else if constexpr (kAssisted) {
       assist_stages<S, L>(all_stages, begin, end, x, x_scale, rows_of_x, threadIdx.x - S::kMultiplying - 32);
     }
@@ -117,7 +118,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
         wait_for_products<1>();
         if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>(), Constant<0>());
         if constexpr (kItem == 0 && S::kActGroups > 0) __syncwarp();  // every lane has read the scales of x of the stage that the first ones release
-        if (kItem == 0) all_stages.template release<S::kCluster>(before, lane);
+        if (kItem == 0) all_stages.template release<S::kCluster>(before, lane, first_rank);
       }
       if constexpr (kItem + 1 < S::kItems) {
         make_operands<S, L, C::operand, kItem + 1>(a[1 - kOperands], stage, w, here_n, tile);
@@ -165,7 +166,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
       }
     });
     if constexpr (S::kActGroups > 0) __syncwarp();
-    all_stages.template release<S::kCluster>(before, lane);
+    all_stages.template release<S::kCluster>(before, lane, first_rank);
   };
   all_stages.wait(now);
   make_operands<S, L, C::operand, 0>(a[0], all_stages.bytes(now), w, here_n, begin);
@@ -199,11 +200,38 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
 
   // All copies have come and all warps are through with the stages, here and in the cluster
   sync_first<S::kMultiplying>();
-  if constexpr (S::kCluster > 1) cluster_arrive();
+  if constexpr (S::kInCluster > 1) cluster_arrive();
   const auto leave = [] {
-    if constexpr (S::kCluster > 1) cluster_wait();
+    if constexpr (S::kInCluster > 1 && !S::kJoined) cluster_wait();
   };
-  if constexpr (T::parts > 1) {
+  // Sums over all of K of the rows of x that this block finishes, all of them but in a cluster of parts
+  constexpr int kOwn = kSums / S::kSlices;
+  Total slice[S::kJoined ? kOwn : 1];
+  auto& finished = pick<S::kJoined>(slice, total[0]);
+  if constexpr (S::kJoined) {
+    cluster_wait();
+    Total* const sent = reinterpret_cast<Total*>(stages) + threadIdx.x;  // [part][sum][thread]
+    unrolled<0, S::kSlices>([&](auto to) {
+      if (to.value == part_of_k) return;
+      const u32 there = address_in(to.value * S::kCluster + rank, sent + part_of_k * kOwn * S::kMultiplying);
+#pragma unroll
+      for (int v = 0; v < kOwn; v++) store_far(there + 4 * v * S::kMultiplying, total[0][to.value * kOwn + v]);
+    });
+    cluster_arrive(), cluster_wait();
+    // In the order of parts, as parts_sm80.cuh adds them up
+    unrolled<0, S::kSlices>([&](auto mine) {
+      if (mine.value != part_of_k) return;
+#pragma unroll
+      for (int v = 0; v < kOwn; v++) {
+#pragma unroll
+        for (int k = 0; k < S::kSlices; k++) {
+          const Total part = k == mine.value ? total[0][mine.value * kOwn + v] : sent[(k * kOwn + v) * S::kMultiplying];
+          slice[v] = k == 0 ? part : slice[v] + part;
+        }
+      }
+    });
+    sync_first<S::kMultiplying>();
+  } else if constexpr (T::parts > 1) {
     const PartOf of{int(blockIdx.y * (gridDim.x / T::parts)) + tile_n, part_of_k};
     if (!added_up<T::parts, S::kMultiplying>(total, sums_of_parts, reinterpret_cast<int*>(shared), of)) return leave();
   }
@@ -211,8 +239,8 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   // By way of shared memory, so that neighbouring threads store neighbouring rows of W: [row of x][row of W, and kBeside words]
   Total* const table = reinterpret_cast<Total*>(stages);
 #pragma unroll
-  for (int e = 0; e < kSums; e++) {
-    table[(e / 4 * 8 + 2 * t + e % 2) * S::kPitch + 64 * here_n.block + 16 * here_n.row_tile + g + e % 4 / 2 * 8] = total[0][e];
+  for (int e = 0; e < kOwn; e++) {
+    table[(e / 4 * 8 + 2 * t + e % 2) * S::kPitch + 64 * here_n.block + 16 * here_n.row_tile + g + e % 4 / 2 * 8] = finished[e];
   }
   sync_first<S::kMultiplying>();
   // Row scales, secondary scales, bias; two neighbours at once
@@ -228,8 +256,8 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
       second[h] = secondary_scale<L>(w.weight_scale_2, n + h), bias[h] = bias_of<L>(w.bias, n + h);
     }
 #pragma unroll 4
-    for (int j = threadIdx.x / (S::kTileN / 2); j < S::kTileM; j += S::kMultiplying / (S::kTileN / 2)) {
-      const int r = row_of<C>(lists, here, here.first + j);
+    for (int j = threadIdx.x / (S::kTileN / 2); j < S::kSliceRows; j += S::kMultiplying / (S::kTileN / 2)) {
+      const int r = row_of<C>(lists, here, here.first + (S::kJoined ? part_of_k * S::kSliceRows : 0) + j);
       if (r < 0) continue;
       const float of_row = C::act_scale == ActScale::token ? x_scale[S::kGathers ? rows_of_x[j] : r] : 1.0f;
       float value[2];

@@ -24,6 +24,9 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static constexpr int kAtFirst = 65536 / T::blocks / T::threads / 8 * 8, kRegistersOfProducer = 24;
   static constexpr int kRegisters = (kAtFirst * T::threads - kRegistersOfProducer * 128) / kMultiplying / 8 * 8;
   static constexpr int kCluster = T::cluster, kBoxRows = kTileM / kCluster;
+  // Parts of K that are blocks of one cluster: each finishes some rows of x, whose sums the others send it
+  static constexpr bool kJoined = T::joined && T::parts > 1;
+  static constexpr int kInCluster = kJoined ? kCluster * T::parts : kCluster, kSlices = kJoined ? T::parts : 1, kSliceRows = kTileM / kSlices;
   static constexpr bool kGathers = C::task == Task::indexed;  // rows of x lie anywhere
   static constexpr int kStep = 256 / L::act_bits, kSteps = kTileK / kStep;
   static constexpr int kPart = ceil_to(Stage::kTiles, T::parts) / T::parts;  // parts of K, in tiles
@@ -68,6 +71,7 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static_assert(!kByHalves || kSegments == 1, "a scale for all of a tile of K");
   static_assert(kSegmentK % kStep == 0 && kTileK % kSegmentK == 0, "whole segments");
   static_assert((T::parts - 1) * kPart < Stage::kTiles, "no part is empty");
+  static_assert(kInCluster <= 8 && kTileM / 8 % kSlices == 0 && (!kJoined || L::experts == 0), "parts of one cluster finish whole groups of eight rows");
   static_assert(T::shared == (kStages > kTable ? kStages : kTable) + 1024, "gemm/cluster_sm90a.py counts the same bytes");
 };
 
@@ -92,10 +96,10 @@ struct Stages {
   HC_FN void wait_until_free(const At& at, int number) const {
     if (number >= kCount) wait_for_phase(free_again + at.stage, at.parity ^ 1);
   }
-  // This warp is through with it, said to every block of the cluster that copies into it.
+  // This warp is through with it, said to every block that copies into it: kCluster of them from `first_rank` of the cluster on.
   template <int kCluster>
-  HC_FN void release(const At& at, int lane) const {
-    if (lane < kCluster) arrive_at(free_again + at.stage, lane);
+  HC_FN void release(const At& at, int lane, int first_rank) const {
+    if (lane < kCluster) arrive_at(free_again + at.stage, first_rank + lane);
   }
 };
 
@@ -113,9 +117,10 @@ HC_FN void copy_groups_at_once(u32 to, const void* from, int bits, int first_n, 
 template <class C>
 using GivenRows = typename Choose<C::task == Task::indexed, const u8*, TensorMap>::type;
 
-// One thread asks for the copies of tiles from `begin` to before `end`. first_row: of x.
+// One thread asks for the copies of tiles from `begin` to before `end`. first_row: of x.  rank: among the blocks that share rows of x, from `first_rank` of
+// the cluster on.
 template <class S, class L, class All, class Given>
-HC_FN void fill_stages(const All& stages, int begin, int end, const Given& x, const Tensors& w, int first_row, int rank, int first_n) {
+HC_FN void fill_stages(const All& stages, int begin, int end, const Given& x, const Tensors& w, int first_row, int rank, int first_rank, int first_n) {
   using Line = Lines<L>;
   typename All::At at;
   for (int tile = begin; tile < end; tile++, at = at.next()) {
@@ -123,7 +128,7 @@ HC_FN void fill_stages(const All& stages, int begin, int end, const Given& x, co
     const u32 stage = shared_address(stages.bytes(at));
     u64* const full = stages.full + at.stage;
     expect_bytes(full, S::kExpected);
-    if constexpr (!S::kGathers) copy_box<S::kCluster>(stage + rank * S::kBoxRows * 128, &x, tile * S::kTileK, first_row + rank * S::kBoxRows, full);
+    if constexpr (!S::kGathers) copy_box<S::kCluster>(stage + rank * S::kBoxRows * 128, &x, tile * S::kTileK, first_row + rank * S::kBoxRows, full, first_rank);
     const u32* const words = w.weight + i64(tile) * (S::kLines * Line::kPitch) + i64(first_n / 64) * Line::kBlockWords;
 #pragma unroll
     for (int line = 0; line < S::kLines; line++) copy_run(stage + S::kWordsAt + line * S::kLineBytes, words + line * Line::kPitch, S::kLineBytes, full);

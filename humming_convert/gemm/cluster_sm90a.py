@@ -6,7 +6,7 @@ Facts: layouts.md 5 (places), cuda_templates/cluster_sm90a.cuh; exactness: signi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from humming_convert.gemm import operands
 from humming_convert.gemm.candidates import varied
@@ -28,6 +28,7 @@ TILE_N = 64 * BLOCKS
 TILE_BYTES = 128  # of a row of x in a tile of K
 MULTIPLYING = 128 * BLOCKS
 BESIDE = 4  # words beside a row of sums
+IN_CLUSTER = 8  # blocks, at most: CUDA C++ Programming Guide, thread block clusters
 ROOM = 225 * 1024  # bytes of shared memory of a multiprocessor
 
 
@@ -138,4 +139,7 @@ def tile_n(tuning: Tuning) -> int:
 
 
 def candidates(layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
-    return varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=False)
+    """The usual ones, and those whose parts of K are blocks of one cluster."""
+    found = varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=False)
+    joined = [replace(t, joined=1) for t in found if t.parts > 1 and t.cluster * t.parts <= IN_CLUSTER and t.tile_m // 8 % t.parts == 0]
+    return (*found, *joined)

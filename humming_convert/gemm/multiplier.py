@@ -99,7 +99,8 @@ class Multiplier:
         grid = (across * tuning.parts, lists.tiles)
         if family.PARTS:
             room = tuning.parts * sum_bytes(family.tile_n(tuning), tuning.tile_m)
-            arguments += self.device.part_sums(across * lists.tiles, room) if tuning.parts > 1 else (None, None)
+            by_memory = tuning.parts > 1 and not tuning.joined
+            arguments += self.device.part_sums(across * lists.tiles, room) if by_memory else (None, None)
         return self.device.bound(source, grid, tuning.threads, arguments, tuning.shared)
 
     def __call__(self, x: Any, task: Task | NDArray[Any] | None = None) -> Any:

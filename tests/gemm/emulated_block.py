@@ -100,7 +100,8 @@ class EmulatedBlocks(FakeDevice):
         if source.name not in FAMILIES:
             return super().bound(source, grid, threads, arguments, shared)
         tuning = read_back(source.generated, "Tuning", Tuning)
-        launch = (ctypes.c_int * 6)(*grid, threads, tuning.cluster, tuning.blocks, shared)
+        cluster = tuning.cluster * (tuning.parts if tuning.joined else 1)
+        launch = (ctypes.c_int * 6)(*grid, threads, cluster, tuning.blocks, shared)
         kernel = getattr(self.library, f"kernel{self.numbers[source.generated]}")
         kernel.restype = ctypes.c_char_p
 

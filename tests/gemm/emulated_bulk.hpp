@@ -82,12 +82,13 @@ inline void copy_run(u32 to, const void* from, int bytes, u64* place) {
 }
 
 template <int kInto>
-void copy_box(u32 to, const TensorMap* map, int column, int row, u64* place) {
+void copy_box(u32 to, const TensorMap* map, int column, int row, u64* place, int first) {
   const int bytes = int(map->box_rows) * 128;
   if (to % 128) fail("a box that is not aligned");
-  if (kInto > launched.cluster) fail("a copy to %d blocks of a cluster of %d", kInto, launched.cluster);
+  if (kInto == 1) first = self->block;
+  if (first + kInto > launched.cluster) fail("a copy to %d blocks from the %dth on of a cluster of %d", kInto, first, launched.cluster);
   check_room(to, bytes, "a box");
-  for (int block = 0; block < kInto; block++) {
+  for (int block = first; block < first + kInto; block++) {
     start(how.late_copies, [=, m = *map] {
       CountingBarrier& barrier = barrier_at(block, place);
       for (int r = 0; r < int(m.box_rows); r++) {
@@ -102,6 +103,16 @@ void copy_box(u32 to, const TensorMap* map, int column, int row, u64* place) {
       count(barrier, 0, -bytes);
     });
   }
+}
+
+inline u32 address_in(int rank, const void* place) {
+  if (rank >= launched.cluster) fail("block %d of a cluster of %d", rank, launched.cluster);
+  return u32(rank) * kRoom + shared_address(place);
+}
+template <class Word>
+void store_far(u32 to, Word x) {
+  check_room(to % kRoom, sizeof(Word), "a word in another block");
+  memcpy(memory[to / kRoom] + to % kRoom, &x, sizeof(Word));
 }
 
 }  // namespace hc

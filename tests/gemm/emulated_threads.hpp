@@ -31,7 +31,7 @@ static Place2 threadIdx, blockIdx, gridDim;
 
 namespace hc {
 
-constexpr int kRoom = 227 << 10, kBlocks = 2, kBefore = 384;  // bytes that lie before those that a launch asks for: not at a multiple of 1024
+constexpr int kRoom = 227 << 10, kBlocks = 8, kBefore = 384;  // bytes that lie before those that a launch asks for: not at a multiple of 1024
 
 // Who goes on first: in order; in the opposite order, blocks and clusters too; as far as they can the first two lanes of each warp, or the first
 // warpgroup of each block.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,12 @@ from emulated_block import Change, EmulatedBlocks
 from emulated_checks import WAYS, Tile, Wide, assert_groups_right, assert_right, assert_top_k_right, checker_of, needs_compiler, seen, wide
 
 from humming_convert.gemm import cluster_sm90a
+from humming_convert.gemm.check import random_rows
 from humming_convert.gemm.cluster_sm90a import SIZES, Size
+from humming_convert.gemm.compute import Compute
+from humming_convert.gemm.layer import Layer
+from humming_convert.gemm.multiplier import Multiplier
+from humming_convert.gemm.tuning import Tuning
 
 ROWS = (1, 17, 64, 130, 300)  # a tile size each, and tiles of rows that are not full
 SPECS = fast_specs()["cluster_sm90a"]
@@ -21,6 +26,17 @@ EXPERTS = {
     "words and groups": wide(SPECS[0], seed=3),
     "scales of activations": wide(SPECS[11], seed=9),
 }
+
+
+@dataclass(frozen=True)
+class Joined(Tile):
+    """The same with so many parts of K, which are blocks of one cluster."""
+
+    parts: int = 2
+    joined: int = 1
+
+    def tuning(self, layer: Layer, compute: Compute, rows: int) -> Tuning:
+        return replace(super().tuning(layer, compute, rows), parts=self.parts, joined=self.joined)
 
 
 def taken(spec: Spec, rounds: bool) -> bool:
@@ -107,6 +123,28 @@ def test_rows_of_experts_that_lists_name_give_float64_products(spec: Wide, rows:
 @pytest.mark.parametrize("spec", EXPERTS.values(), ids=EXPERTS)
 def test_a_row_goes_to_several_experts(spec: Wide, tmp_path: Path) -> None:
     assert_top_k_right(checker_of(spec, cluster_sm90a, True), tmp_path, 9)
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [17, pytest.param(64, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("spec", [SPECS[0], SPECS[9], SPECS[11]], ids=["words", "integers", "scales of activations"])
+@pytest.mark.parametrize("parts", [2, 4])
+def test_parts_that_are_blocks_of_one_cluster_give_float64_products(parts: int, spec: Spec, rows: int, tmp_path: Path) -> None:
+    checker = checker_of(wide(spec), Joined(cluster_sm90a, rows, parts), True)
+    assert assert_right([(checker, (rows,))], tmp_path, ways=4) == 1
+
+
+@needs_compiler
+def test_parts_of_one_cluster_give_the_bits_of_parts_in_memory(tmp_path: Path) -> None:
+    found = {}
+    for parts, joined in ((2, 0), (2, 1)):
+        checker = checker_of(wide(SPECS[6]), Joined(cluster_sm90a, 64, parts, joined), True)
+        (tmp_path / str(joined)).mkdir()
+        device = EmulatedBlocks(tmp_path / str(joined), checker.sources((64,)))
+        multiplier = Multiplier.of(device, checker.layer, checker.compute, checker.packed, None, checker.family)
+        x = random_rows(64, checker.layer.k, checker.layer.half, np.random.default_rng(2))
+        found[joined] = np.array(multiplier(device.put(x)))
+    np.testing.assert_array_equal(found[0].view(np.uint32), found[1].view(np.uint32))
 
 
 @needs_compiler
@@ -241,5 +279,28 @@ ALWAYS = (
 def test_a_fault_in_the_kernel_shows(what: str, tmp_path: Path) -> None:
     spec, rows, change = FAULTS[what]
     shown = seen(checker_of(spec, Tile(cluster_sm90a, rows), True), tmp_path, rows, change)
+    print(what, "::", shown)
+    assert shown is not None
+
+
+JOINED_FAULTS = {
+    "sums are sent before the other block is through": Change(
+        KERNEL, "    cluster_wait();\n    Total* const sent", "    Total* const sent"
+    ),
+    "sums are read before they are sent": Change(KERNEL, "    cluster_arrive(), cluster_wait();\n    // In", "    // In"),
+    "sums go to the block of other rows of W": Change(
+        KERNEL, "to.value * S::kCluster + rank, sent", "to.value * S::kCluster + 1 - rank, sent"
+    ),
+    "a stage is released to another part": Change(STAGES, "first_rank + lane);", "lane);"),
+    "boxes go to another part": Change(STAGES, "S::kBoxRows, full, first_rank);", "S::kBoxRows, full, 0);"),
+    "a block stores the rows of another": Change(KERNEL, "(S::kJoined ? part_of_k * S::kSliceRows : 0)", "0"),
+}
+
+
+@needs_compiler
+@pytest.mark.usefixtures("few_stages")
+@pytest.mark.parametrize("what", [w if i < 2 else pytest.param(w, marks=pytest.mark.slow) for i, w in enumerate(JOINED_FAULTS)])
+def test_a_fault_in_parts_of_one_cluster_shows(what: str, tmp_path: Path) -> None:
+    shown = seen(checker_of(wide(SPECS[9]), Joined(cluster_sm90a, 64, 2), True), tmp_path, 64, JOINED_FAULTS[what])
     print(what, "::", shown)
     assert shown is not None
