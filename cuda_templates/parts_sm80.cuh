@@ -3,7 +3,8 @@
 //   grid   x = tile of N * parts + part      y = tile of rows
 //   sums   [tile of rows][tile of N][part][sum of a thread][thread], 4 bytes each; arrived: [tile of rows][tile of N], 0 between launches
 //
-// Parts are added up in their order, whichever block comes last: the result is that of any other run. Its own it need not read again.  Host side: gemm/parts.py.
+// Parts are added up in their order, whichever block comes last: the result is that of any other run. Of two parts it need not read its own again;
+// of more, those would be in its registers beside the others.  Host side: gemm/parts.py.
 #pragma once
 
 #include "copies_sm80.cuh"
@@ -47,7 +48,7 @@ HC_FN bool added_up(Sum (&own)[kRows][kEach], const PartSums& to, int* scratch, 
     Sum total = 0;
 #pragma unroll 4
     for (int k = 0; k < kParts; k++) {
-      const Sum part = k == of.part ? mine : load_shared_by_blocks(sums + (k * kOwn + v) * kThreads);
+      const Sum part = kParts == 2 && k == of.part ? mine : load_shared_by_blocks(sums + (k * kOwn + v) * kThreads);
       total = k == 0 ? part : total + part;
     }
     own[v / kEach][v % kEach] = total;
