@@ -39,6 +39,9 @@ class Joined(Tile):
         return replace(super().tuning(layer, compute, rows), parts=self.parts, joined=self.joined)
 
 
+SOME_EXPERTS = [pytest.param(spec, id=name, marks=[] if i == 1 else pytest.mark.slow) for i, (name, spec) in enumerate(EXPERTS.items())]
+
+
 def taken(spec: Spec, rounds: bool) -> bool:
     recipe = spec.recipe()
     assert recipe is not None
@@ -110,7 +113,7 @@ def test_rows_of_experts_that_lie_side_by_side_give_float64_products(spec: Wide,
 
 @needs_compiler
 @pytest.mark.usefixtures("few_stages")
-@pytest.mark.parametrize("spec", EXPERTS.values(), ids=EXPERTS)
+@pytest.mark.parametrize("spec", SOME_EXPERTS)
 @pytest.mark.parametrize("rows", [5, pytest.param(64, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.slow)])
 def test_rows_of_experts_that_lists_name_give_float64_products(spec: Wide, rows: int, tmp_path: Path) -> None:
     checker = checker_of(spec, Tile(cluster_sm90a, rows), True)
@@ -120,21 +123,28 @@ def test_rows_of_experts_that_lists_name_give_float64_products(spec: Wide, rows:
 
 @needs_compiler
 @pytest.mark.usefixtures("few_stages")
-@pytest.mark.parametrize("spec", EXPERTS.values(), ids=EXPERTS)
+@pytest.mark.parametrize("spec", SOME_EXPERTS)
 def test_a_row_goes_to_several_experts(spec: Wide, tmp_path: Path) -> None:
     assert_top_k_right(checker_of(spec, cluster_sm90a, True), tmp_path, 9)
 
 
 @needs_compiler
 @pytest.mark.parametrize("rows", [17, pytest.param(64, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("spec", [SPECS[0], SPECS[9], SPECS[11]], ids=["words", "integers", "scales of activations"])
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize(
+    ("parts", "spec"),
+    [
+        pytest.param(parts, spec, id=f"{parts} {name}", marks=[] if (parts, name) == (2, "integers") else pytest.mark.slow)
+        for parts in (2, 4)
+        for name, spec in (("words", SPECS[0]), ("integers", SPECS[9]), ("scales of activations", SPECS[11]))
+    ],
+)
 def test_parts_that_are_blocks_of_one_cluster_give_float64_products(parts: int, spec: Spec, rows: int, tmp_path: Path) -> None:
     checker = checker_of(wide(spec), Joined(cluster_sm90a, rows, parts), True)
     assert assert_right([(checker, (rows,))], tmp_path, ways=4) == 1
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_parts_of_one_cluster_give_the_bits_of_parts_in_memory(tmp_path: Path) -> None:
     found = {}
     for parts, joined in ((2, 0), (2, 1)):
@@ -299,7 +309,7 @@ JOINED_FAULTS = {
 
 @needs_compiler
 @pytest.mark.usefixtures("few_stages")
-@pytest.mark.parametrize("what", [w if i < 2 else pytest.param(w, marks=pytest.mark.slow) for i, w in enumerate(JOINED_FAULTS)])
+@pytest.mark.parametrize("what", [w if i < 1 else pytest.param(w, marks=pytest.mark.slow) for i, w in enumerate(JOINED_FAULTS)])
 def test_a_fault_in_parts_of_one_cluster_shows(what: str, tmp_path: Path) -> None:
     shown = seen(checker_of(wide(SPECS[9]), Joined(cluster_sm90a, 64, 2), True), tmp_path, 64, JOINED_FAULTS[what])
     print(what, "::", shown)

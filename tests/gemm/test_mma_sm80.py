@@ -133,7 +133,10 @@ class Long(Spec):
 
 @needs_compiler
 @pytest.mark.parametrize("rows", [3, pytest.param(16, marks=pytest.mark.slow), pytest.param(30, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("weight", "act"), [("uint4", "16"), ("float4e2m1", "16"), ("uint8", "int8")])
+@pytest.mark.parametrize(
+    ("weight", "act"),
+    [("uint4", "16"), pytest.param("float4e2m1", "16", marks=pytest.mark.slow), pytest.param("uint8", "int8", marks=pytest.mark.slow)],
+)
 def test_every_candidate_gives_float64_products(weight: str, act: str, rows: int, tmp_path: Path) -> None:
     spec = next(s for s in fast_specs()["mma_sm80"] if (s.weight, s.act) == (weight, act))
     spec = Long(**{name: getattr(spec, name) for name in Spec.__slots__})
@@ -176,7 +179,7 @@ def test_contiguous_and_masked_rows_give_what_indexed_rows_give(tmp_path: Path) 
 
 
 @needs_compiler
-@pytest.mark.parametrize("act", ["16", "int8"])
+@pytest.mark.parametrize("act", ["16", pytest.param("int8", marks=pytest.mark.slow)])
 def test_a_row_goes_to_several_experts(act: str, tmp_path: Path) -> None:
     spec = next(s for s in taken() if case_of(s).layer.experts and s.act == act)
     assert_top_k_right(checker_of(spec, mma_sm80), tmp_path, 9)

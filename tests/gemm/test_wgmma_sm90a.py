@@ -50,7 +50,7 @@ def test_rows_of_experts_that_lie_side_by_side_give_float64_products(tmp_path: P
 
 
 @needs_compiler
-@pytest.mark.parametrize("spec", [EXPERTS, wide(SPECS[8], seed=9)], ids=["words", "scales of activations"])
+@pytest.mark.parametrize("spec", [EXPERTS, pytest.param(wide(SPECS[8], seed=9), marks=pytest.mark.slow)], ids=["words", "integers"])
 def test_a_row_goes_to_several_experts(spec: Spec, tmp_path: Path) -> None:
     assert_top_k_right(checker_of(spec, wgmma_sm90a), tmp_path, 9)
 
