@@ -179,15 +179,15 @@ WAIT = """        wait_for_products<1>();
         if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>(), Constant<0>());
         if constexpr (kItem == 0 && S::kActGroups > 0) __syncwarp();  // every lane has read the scales of x of the stage that the first ones release
 """
-RELEASE = "        if (kItem == 0) all_stages.template release<S::kCluster>(before, lane);\n"
+RELEASE = "        if (kItem == 0) all_stages.template release<S::kCluster>(before, lane, first_rank);\n"
 EXPECTED, CLUSTER_BEGINS, CLUSTER_ENDS = (
     "Stage::kPanelBytes + kTileBytesOfW",
-    "cluster_arrive(), cluster_wait();",
-    "kCluster > 1) cluster_wait();",
+    "    cluster_arrive(), cluster_wait();\n  } else {\n",
+    "!S::kJoined) cluster_wait();",
 )
 READY, HALVES_READY = "      ready();\n#pragma unroll\n", "      ready();\n      unrolled"
 HALVES_WAIT = "      wait_for_products<0>();\n      add_scaled(Constant<0>(), half);\n"
-HALVES_RELEASE = "    all_stages.template release<S::kCluster>(before, lane);\n  };"
+HALVES_RELEASE = "    all_stages.template release<S::kCluster>(before, lane, first_rank);\n  };"
 # what is wrong -> a layer and a number of rows that show it, and one change
 FAULTS = {
     "the first tile is not waited for": (WORDS, 16, Change(KERNEL, "  all_stages.wait(now);\n  make_operands", "  make_operands")),
@@ -239,11 +239,11 @@ FAULTS = {
     "sums are stored over the last stage": (
         WORDS,
         16,
-        Change(KERNEL, "sync_first<S::kMultiplying>();\n  if constexpr (S::kCluster", "if constexpr (S::kCluster"),
+        Change(KERNEL, "sync_first<S::kMultiplying>();\n  if constexpr (S::kInCluster", "if constexpr (S::kInCluster"),
     ),
     "sums are read before all are stored": (WORDS, 16, Change(KERNEL, "sync_first<S::kMultiplying>();\n  // Row", "  // Row")),
-    "the other block's barriers are not waited for": (WORDS, 16, Change(KERNEL, CLUSTER_BEGINS, "__syncthreads();")),
-    "a block leaves before the other one is through": (WORDS, 16, Change(KERNEL, CLUSTER_ENDS, "kCluster > 1) return;")),
+    "the other block's barriers are not waited for": (WORDS, 16, Change(KERNEL, CLUSTER_BEGINS, "    __syncthreads();\n  } else {\n")),
+    "a block leaves before the other one is through": (WORDS, 16, Change(KERNEL, CLUSTER_ENDS, "!S::kJoined) return;")),
     "halves: registers are not made ready": (HALVES, 300, Change(KERNEL, HALVES_READY, "      unrolled")),
     "halves: products are not waited for": (HALVES, 300, Change(KERNEL, HALVES_WAIT, HALVES_WAIT.splitlines(keepends=True)[1])),
     "halves: the next tile is not waited for": (
