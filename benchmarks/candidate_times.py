@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from gemm_beside import FAILURES, Point, Run, import_harness  # noqa: E402
+
+from humming_convert.gemm.tuning import Tuning  # noqa: E402
 
 FEW = (4, 16, 32, 64, 128, 256)
 DENSE = (
@@ -44,21 +46,19 @@ ROUNDING = 0.2  # of the mean magnitude of a result: two orders of sums in 16 bi
 
 @dataclass(frozen=True)
 class Timed:
-    """us: None where the result is off, or where it failed; `said` is why."""
+    """us: None where the result is off, or where it failed; `said` is why.  chosen: by the heuristics."""
 
     us: float | None
     family: str
-    tile_m: int
-    parts: int
-    blocks: int
-    stages: int
-    cluster: int
+    tuning: Tuning
     chosen: bool
     said: str = ""
 
     @property
     def line(self) -> str:
-        what = f"{self.family.split('_')[0]} {self.tile_m}r {self.parts}p {self.blocks}b {self.stages}s{'*' if self.chosen else ''}"
+        t = self.tuning
+        shape = f"{t.tile_m}x{t.tile_k} {t.threads}t {t.parts}p{'j' if t.joined else ''} {t.blocks}b {t.stages}s"
+        what = f"{self.family.split('_')[0]} {shape}{'*' if self.chosen else ''}"
         return f"{self.us:.1f} {what}" if self.us is not None else f"{self.said} {what}"
 
 
@@ -77,7 +77,7 @@ def wanted(harness: Any, kinds: Iterable[str]) -> list[Point]:
     return sorted(dict.fromkeys(out), key=lambda p: p.m)
 
 
-def candidates(ready: Any, rows: int, task: str, sm: int) -> Iterator[Any]:
+def candidates(ready: Any, rows: int, task: str, sm: int) -> list[Any]:
     """What multiplies the same operands, the heuristics' choice first. With few rows of experts also parts of K, which the heuristics do not divide."""
     from humming_convert.gemm.families import FAMILIES, PLAIN, Fixed, at_rows
 
@@ -95,7 +95,7 @@ def candidates(ready: Any, rows: int, task: str, sm: int) -> Iterator[Any]:
         tunings = family.candidates(layer, fitted, rows)
         more = [replace(t, parts=p) for t in tunings if layer.experts and rows <= 2 and t.tile_m <= 16 for p in (2, 4)]
         out += [Fixed(family, t) for t in (*tunings, *more)]
-    return iter(dict.fromkeys(out))
+    return list(dict.fromkeys(out))
 
 
 def measure(run: Run, core: Any, p: Point, found: list[Any]) -> list[Timed]:
@@ -124,8 +124,7 @@ def measure(run: Run, core: Any, p: Point, found: list[Any]) -> list[Timed]:
             said = f"{type(failure).__name__}: {str(failure)[:100]}"
         finally:
             ready.choice = kept
-        t = fixed.chosen
-        out.append(Timed(us, fixed.NAME, t.tile_m, t.parts, t.blocks, t.stages, t.cluster, i == 0, said))
+        out.append(Timed(us, fixed.NAME, fixed.chosen, i == 0, said))
     h.torch.cuda.empty_cache()
     return sorted(out, key=lambda t: t.us or 1e9)
 
@@ -161,7 +160,7 @@ def measure_all(harness: Any, asked: argparse.Namespace) -> int:
         layer, moe = run.layer(p), run.moe(p)
         ready, task = core.ready[id(layer)], task_of(moe, None)
         rows = task.each(moe.rows, layer.experts) if moe else p.m
-        found = list(candidates(ready, rows, task.name, core.device.sm))
+        found = candidates(ready, rows, task.name, core.device.sm)
         every.append((p, found))
         for fixed in found:
             source = source_of(fixed, ready.layer, ready.compute, rows, task.name)

@@ -85,17 +85,20 @@ def _held(layer: Layer, kind: str | None) -> bool:
     return (layer.scale_type, kind) in HELD and not wide
 
 
+def _folds(layer: Layer, compute: Compute) -> bool:
+    """Whether scales go into the exponents of E4M3 operands: `kFolds`."""
+    return layer.scale_type == "fused_e8m0" and layer.scale_place == "normal" and compute.operand == "e4m3"
+
+
 def on_the_way(layer: Layer, compute: Compute) -> bool:
     """Whether sums of 8-bit operands are added up on the way, in registers of their own: `kOnTheWay` of cluster_stages_sm90a.cuh."""
-    folds = layer.scale_type == "fused_e8m0" and layer.scale_place == "normal" and compute.operand == "e4m3"
-    one = (folds or compute.flush >= layer.shape_k) and compute.act_scale != "group"
+    one = (_folds(layer, compute) or compute.flush >= layer.shape_k) and compute.act_scale != "group"
     return layer.act_bits == 8 and (not one or (compute.operand == "e4m3" and not compute.rounds))
 
 
 def _by_halves(layer: Layer, compute: Compute) -> bool:
     """Whether sums on the way have one scale for all of a tile of K, so that 256 rows are multiplied as two halves: `kByHalves`, `kSegments`."""
-    folds = layer.scale_type == "fused_e8m0" and layer.scale_place == "normal" and compute.operand == "e4m3"
-    return (compute.act_group if folds else compute.flush) >= TILE_BYTES
+    return (compute.act_group if _folds(layer, compute) else compute.flush) >= TILE_BYTES
 
 
 def _exact(layer: Layer, kind: str | None) -> bool:

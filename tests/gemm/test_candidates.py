@@ -23,7 +23,7 @@ def test_candidates_begin_with_the_heuristics_choice_and_multiply_the_same_opera
         ready = SimpleNamespace(layer=case.layer, compute=case.compute, choice=choose(case.layer, case.compute, 90))
         if ready.choice.family.NAME == "mma_any":
             continue
-        found = list(candidate_times.candidates(ready, 1, "indexed", 90))
+        found = candidate_times.candidates(ready, 1, "indexed", 90)
         fitted = replace(ready.choice.kernels.fitted(case.layer, case.compute), task="indexed")
         assert found[0].chosen == at_rows(ready.choice.kernels, 1).tuning(case.layer, fitted, 1)
         assert len(set(found)) == len(found) and {f.fitted(case.layer, case.compute).operand for f in found} == {fitted.operand}

@@ -12,6 +12,7 @@ import pytest
 from benchmarks import candidate_times, standard_layers
 from benchmarks.beside_table import CORE, LIBRARY, report, verdict
 from benchmarks.gemm_beside import points, shapes_of
+from humming_convert.gemm.tuning import Tuning
 from humming_convert.layouts import Standard, prepare
 from humming_convert.targets.activations import activation
 from humming_convert.targets.table import target_of
@@ -113,5 +114,5 @@ def test_points_of_candidates_are_asked_for_by_kind() -> None:
 
 
 def test_a_candidate_that_is_off_has_no_time() -> None:
-    off = candidate_times.Timed(None, "mma_sm80", 8, 4, 4, 3, 1, False, "OFF by 2")
-    assert off.line == "OFF by 2 mma 8r 4p 4b 3s" and replace(off, us=1.25, chosen=True).line == "1.2 mma 8r 4p 4b 3s*"
+    off = candidate_times.Timed(None, "mma_sm80", Tuning(tile_m=8, tile_k=256, parts=4, blocks=4, stages=3), False, "OFF by 2")
+    assert off.line == "OFF by 2 mma 8x256 128t 4p 4b 3s" and replace(off, us=1.25, chosen=True).line == "1.2 mma 8x256 128t 4p 4b 3s*"
