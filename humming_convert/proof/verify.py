@@ -93,7 +93,7 @@ def verify_folder(folder: Path, source: Path | None) -> Verification:
         _layers(found, full, views)
         _recorded(found, full, rank)
     _files(found, manifest)
-    if source is not None and not found.failed:
+    if source is not None and not found.findings.errors:
         _against_source(found, manifest, views, source, read)
     return found
 

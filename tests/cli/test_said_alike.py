@@ -118,6 +118,8 @@ def test_verify(change: Callable[[Path], None], source: bool, model: Path, packe
     assert ("out: verified</h1>" in page) == good == ("verification failed" not in page)
     for what, count in document["checked"].items():
         assert f"{count} {what}" in text and f"<dd>{count}</dd>" in page
+    # what a GPU was recorded to find wrong is no reason to leave out the round trip that was asked for
+    assert ("layers proven" in document["checked"]) == (source and change in (right, right_on_a_gpu, wrong_on_a_gpu))
 
 
 @pytest.mark.parametrize("more", [[], ["--headers-only"]])
