@@ -22,9 +22,8 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   constexpr int kSums = S::kTileM / 2;
   extern __shared__ u8 shared[];
   u8* const stages = shared + (1024 - shared_address(shared) % 1024) % 1024;
-  constexpr bool kAssisted = S::kGathers || S::kActGroups > 0;
-  __shared__ u64 full[T::stages], free_again[T::stages];
-  __shared__ int rows_of_x[kAssisted ? S::kTileM : 1];
+  const typename S::Aside aside{stages + S::kAsideAt};
+  __shared__ u64 full[T::stages], free_again[T::stages], brought[1];
   __shared__ RowTile kept;  // registers are wanted for other things meanwhile
 
   // This block, this warp, this lane
@@ -38,12 +37,11 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   const int begin = part_of_k * S::kPart, end = begin + S::kPart < S::kTiles ? begin + S::kPart : S::kTiles;
   if (threadIdx.x == 0) {
     for (int i = 0; i < T::stages; i++) start_barrier(full + i, S::kFilling), start_barrier(free_again + i, S::kProducer * S::kCluster);
+    start_barrier(brought, S::kAssisting);
     publish_barriers();
     kept = here;
   }
-  if constexpr (kAssisted) {
-    if (int(threadIdx.x) < S::kTileM) rows_of_x[threadIdx.x] = x_row<C>(lists, row_of<C>(lists, here, here.first + threadIdx.x));
-  }
+  aside.name_rows(lists, here);
   __syncwarp();
   if constexpr (S::kInCluster > 1) {
     cluster_arrive(), cluster_wait();
@@ -56,8 +54,13 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
     release_registers<S::kRegistersOfProducer>();
     if (warp == S::kProducer) {
       if (elected()) fill_stages<S, L>(all_stages, begin, end, x, w, here.first, rank, first_rank, first_n);
-    } else if constexpr (kAssisted) {
-      assist_stages<S, L>(all_stages, begin, end, x, x_scale, rows_of_x, threadIdx.x - S::kMultiplying - 32);
+    } else {
+      const int assisting = threadIdx.x - S::kMultiplying - 32;
+      if constexpr (S::Aside::kBrought) {
+        aside.template bring<S::kAssisting>(w, x_scale, here, first_n, assisting);
+        arrive_now(brought);
+      }
+      if constexpr (S::kGathers || S::kActGroups > 0) assist_stages<S, L>(all_stages, begin, end, x, x_scale, aside.rows_of_x(), assisting);
     }
     return;
   }
@@ -236,41 +239,10 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
     if (!added_up<T::parts, S::kMultiplying>(total, sums_of_parts, reinterpret_cast<int*>(shared), of)) return leave();
   }
 
-  // By way of shared memory, so that neighbouring threads store neighbouring rows of W: [row of x][row of W, and kBeside words]
-  Total* const table = reinterpret_cast<Total*>(stages);
-#pragma unroll
-  for (int e = 0; e < kOwn; e++) {
-    table[(e / 4 * 8 + 2 * t + e % 2) * S::kPitch + 64 * here_n.block + 16 * here_n.row_tile + g + e % 4 / 2 * 8] = finished[e];
-  }
-  sync_first<S::kMultiplying>();
-  // Row scales, secondary scales, bias; two neighbours at once
-  constexpr float kUnit = operand_unit<L, C::operand>();
-  const int column = 2 * (threadIdx.x % (S::kTileN / 2)), n = first_n + column;
-  if (n < L::n) {
-    const RowTile here = L::experts ? kept : tile_of<L, C, S::kTileM>(lists, blockIdx.y, m);
-    const Tensors w = of_expert<L>(all, here.expert);
-    float factor[2], bias[2], second[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      factor[h] = kUnit * (S::kHalfs || S::kFolds || S::kScaledOnTheWay ? 1.0f : weight_scale<L>(w.weight_scale, n + h, 0));
-      second[h] = secondary_scale<L>(w.weight_scale_2, n + h), bias[h] = bias_of<L>(w.bias, n + h);
-    }
-#pragma unroll 4
-    for (int j = threadIdx.x / (S::kTileN / 2); j < S::kSliceRows; j += S::kMultiplying / (S::kTileN / 2)) {
-      const int r = row_of<C>(lists, here, here.first + (S::kJoined ? part_of_k * S::kSliceRows : 0) + j);
-      if (r < 0) continue;
-      const float of_row = C::act_scale == ActScale::token ? x_scale[S::kGathers ? rows_of_x[j] : r] : 1.0f;
-      float value[2];
-#pragma unroll
-      for (int h = 0; h < 2; h++) value[h] = fmaf(float(table[j * S::kPitch + column + h]) * factor[h] * of_row, second[h], bias[h]);
-      if (L::n % 2 == 0) {
-        store_two<C::output>(y, i64(r) * L::n + n, value[0], value[1]);
-      } else {
-        store<C::output>(y, i64(r) * L::n + n, value[0]);
-        if (n + 1 < L::n) store<C::output>(y, i64(r) * L::n + n + 1, value[1]);
-      }
-    }
-  }
+  if constexpr (S::Aside::kBrought) wait_for_phase(brought, 0);
+  const int first_slot = S::kJoined ? part_of_k * S::kSliceRows : 0;
+  store_results<L, C, S::kTileN, S::kMultiplying>(finished, stages, aside, L::experts ? kept : tile_of<L, C, S::kTileM>(lists, blockIdx.y, m), first_slot,
+                                                  first_n, 64 * here_n.block + 16 * here_n.row_tile, y);
   leave();
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "bulk_sm90a.cuh"
+#include "results_sm90a.cuh"
 #include "stages_sm80.cuh"
 #include "warpgroup_sm90a.cuh"
 
@@ -57,8 +58,9 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static constexpr int kScaling = kActGroups > 0 ? 32 : 0, kFilling = 1 + kScaling + (kGathers ? kAssisting : 0), kLineBytes = 4 * Stage::kLineWords;
   static constexpr int kTileBytesOfW = Stage::kLines * kLineBytes + Stage::kGroups * (Stage::kScaleBytes + Stage::kZeroBytes);
   static constexpr int kExpected = kGathers ? kTileBytesOfW : Stage::kPanelBytes + kTileBytesOfW;
-  // sums
-  static constexpr int kBeside = 4, kPitch = kTileN + kBeside, kStages = T::stages * kStageBytes, kTable = kTileM * kPitch * 4;
+  // results
+  using Aside = Beside<L, C, kTileM, kTileN, kGathers, kGathers || (kActGroups > 0), !kHalfs && !kFolds && !kScaledOnTheWay>;
+  static constexpr int kStages = T::stages * kStageBytes, kTable = kTileM * (4 * kTileN + 16), kAsideAt = kStages > kTable ? kStages : kTable;
 
   static HC_FN const float* x_scales_of(const u8* stage, int segment) {
     return reinterpret_cast<const float*>(stage + kActAt + segment * kActGroups / kSegments * kActBytes);
@@ -72,7 +74,7 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static_assert(kSegmentK % kStep == 0 && kTileK % kSegmentK == 0, "whole segments");
   static_assert((T::parts - 1) * kPart < Stage::kTiles, "no part is empty");
   static_assert(kInCluster <= 8 && kTileM / 8 % kSlices == 0 && (!kJoined || L::experts == 0), "parts of one cluster finish whole groups of eight rows");
-  static_assert(T::shared == (kStages > kTable ? kStages : kTable) + 1024, "gemm/cluster_sm90a.py counts the same bytes");
+  static_assert(T::shared == kAsideAt + Aside::kBytes + 1024, "gemm/cluster_sm90a.py counts the same bytes");
 };
 
 template <class Number>

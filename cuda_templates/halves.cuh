@@ -74,6 +74,18 @@ HC_FN u32 multiply_add_two(u32 a, u32 b, u32 c) {
   return out;
 }
 
+// The first in the low half.
+template <Half kHalf>
+HC_FN u32 two_halves(float first, float second) {
+  u32 out;
+  if constexpr (kHalf == Half::f16) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(second), "f"(first));
+  }
+  return out;
+}
+
 // The same number in both halves.
 template <Half kHalf>
 HC_FN u32 twice(float x) {
@@ -158,6 +170,11 @@ HC_FN u32 multiply_add_two(u32 a, u32 b, u32 c) {
     out |= u32(to_half<kHalf>(__builtin_fmaf(x, y, z))) << (16 * h);
   }
   return out;
+}
+
+template <Half kHalf>
+HC_FN u32 two_halves(float first, float second) {
+  return to_half<kHalf>(first) | u32(to_half<kHalf>(second)) << 16;
 }
 
 template <Half kHalf>

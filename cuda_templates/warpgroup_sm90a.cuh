@@ -51,6 +51,12 @@ HC_FN void pin(u32 (&a)[kSteps][4]) {
   for (int i = 0; i < kSteps; i++) asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
 }
 
+// Two blocks of 8 x 8 numbers of 16 bits, turned: lane l has the address of row l % 8 of block l / 8, lane 4 * g + t numbers 2 t and 2 t + 1 of row g of
+// each before they are.
+HC_FN void store_turned(u32 address, u32 first, u32 second) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(address), "r"(first), "r"(second) : "memory");
+}
+
 // B at `address` (start of its rows, a multiple of 1024, plus 32 for each step of K): eight rows are 1024 bytes, 128-byte swizzle.
 HC_FN u64 describe_rows(u32 address) {
   constexpr u64 kRowsOf8 = 1024 >> 4, kSwizzle128 = 1;

@@ -27,9 +27,10 @@ BLOCKS = 2  # of 64 rows of W, a warpgroup each
 TILE_N = 64 * BLOCKS
 TILE_BYTES = 128  # of a row of x in a tile of K
 MULTIPLYING = 128 * BLOCKS
-BESIDE = 4  # words beside a row of sums
+BESIDE = 16  # bytes beside a row of results
 IN_CLUSTER = 8  # blocks, at most: CUDA C++ Programming Guide, thread block clusters
-ROOM = 225 * 1024  # bytes of shared memory of a multiprocessor
+ROOM = 226 * 1024  # bytes of shared memory of a multiprocessor, and what of it no stage has: for barriers, and until a multiple of 1024
+OTHER = 1280
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,13 @@ def _folds(layer: Layer, compute: Compute) -> bool:
 
 def on_the_way(layer: Layer, compute: Compute) -> bool:
     """Whether sums of 8-bit operands are added up on the way, in registers of their own: `kOnTheWay` of cluster_stages_sm90a.cuh."""
+    return _scaled(layer, compute) or (compute.operand == "e4m3" and not compute.rounds)
+
+
+def _scaled(layer: Layer, compute: Compute) -> bool:
+    """Whether they are scaled there: `kScaledOnTheWay`."""
     one = (_folds(layer, compute) or compute.flush >= layer.shape_k) and compute.act_scale != "group"
-    return layer.act_bits == 8 and (not one or (compute.operand == "e4m3" and not compute.rounds))
+    return layer.act_bits == 8 and not one
 
 
 def _by_halves(layer: Layer, compute: Compute) -> bool:
@@ -122,19 +128,28 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
     size, tiles_n = sizes[tile_m], layer.shape_n // TILE_N
     act_groups = max(1, tile_k // compute.act_group) if compute.act_scale == "group" else 0
     each = stage_bytes(layer, BLOCKS, tile_m, tile_k, 4 * tile_m * act_groups)
-    stages = fitting(each, ROOM // size.blocks - 2048, size.stages)
+    aside = _aside(layer, compute, tile_m, act_groups > 0)
+    stages = fitting(each, ROOM // size.blocks - OTHER - aside, size.stages)
     return Tuning(
         threads=MULTIPLYING + 128,
         tile_m=tile_m,
         tile_k=tile_k,
         stages=stages,
-        shared=max(stages * each, tile_m * (TILE_N + BESIDE) * 4) + 1024,
+        shared=max(stages * each, tile_m * (4 * TILE_N + BESIDE)) + aside + 1024,
         parts=parts_of(layer, TILE_N, tile_k, tile_m, bucket(rows, tile_m), size.blocks),
         blocks=size.blocks,
         cluster=size.cluster
         if tiles_n % size.cluster == 0 and compute.task != Indexed.name
         else 1,  # lists are copied by each block for itself
     )
+
+
+def _aside(layer: Layer, compute: Compute, tile_m: int, act_groups: bool) -> int:
+    """Bytes beside the stages: `Beside` of results_sm90a.cuh."""
+    listed, wide = compute.task == Indexed.name, layer.act_bits == 16
+    rows = (listed or act_groups, listed, compute.act_scale == "token")
+    columns = (not wide and not _folds(layer, compute) and not _scaled(layer, compute), layer.scale_2 != "none", layer.has_bias)
+    return 4 * (tile_m * sum(rows) + TILE_N * sum(columns))
 
 
 def tile_n(tuning: Tuning) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from emulated_block import ORDERS, Change, EmulatedBlocks, EmulationFault, align
 from emulation import COMPILER
 
 from humming_convert.gemm import tasks
-from humming_convert.gemm.check import Checker, LayerCheck, random_rows
+from humming_convert.gemm.check import Checker, LayerCheck, half_bits, random_rows
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.multiplier import Multiplier, source_of
@@ -111,6 +111,22 @@ def assert_groups_right(checker: Checker, folder: Path, each: int) -> None:
             off = np.abs(have[mine] - (meant[mine] @ w.T + bias))
             assert mine.any() and (off <= checker.sum_tolerance(each * experts) * size).all(), (task.name, e, way)
         assert np.isnan(have[of_row < 0]).all(), (task.name, way)
+
+
+def assert_rounded(checker: Checker, folder: Path, rows: Iterable[int]) -> None:
+    """16-bit results are the float32 ones, rounded to nearest even, bit for bit."""
+    layer, rows = checker.layer, tuple(rows)
+    both = [replace(checker.compute, output=output) for output in ("f32", layer.half)]
+    device = EmulatedBlocks(folder, [source_of(checker.family, layer, compute, m) for compute in both for m in rows])
+    rng = np.random.default_rng(11)
+    given = checker.given if checker.compute.wants_given_scale else None
+    floats, halfs = (Multiplier.of(device, layer, compute, checker.packed, given, checker.family) for compute in both)
+    for m, way in zip(rows, itertools.cycle(WAYS[::5])):  # noqa: B905
+        go(device, way)
+        task = rng.integers(0, layer.experts, m) if layer.experts else None
+        q, scale = floats.quantize(device.put(random_rows(m, layer.k, layer.half, rng)))
+        want = half_bits(np.asarray(floats.multiply(q, scale, task), np.float64), layer.half)
+        np.testing.assert_array_equal(halfs.multiply(q, scale, task), want, err_msg=f"{m} rows, {way}")
 
 
 def assert_top_k_right(checker: Checker, folder: Path, m: int, top_k: int = 3) -> None:

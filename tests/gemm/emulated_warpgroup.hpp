@@ -161,6 +161,24 @@ __attribute__((noinline)) void wgmma(Sum (&d)[kN / 2], const u32 (&a)[4], u64 b,
   if (++p.given == 128) start(how.late_products, [block = self->block, group] { do_product(block, group); });
 }
 
+struct OfRows {
+  u32 given[2][1024];
+  int parity[1024] = {};
+};
+inline void store_turned(u32 address, u32 first, u32 second) {
+  auto& rows = of_block<OfRows>();
+  const int i = self->thread, lane = i % 32, g = lane / 4, t = lane % 4, parity = rows.parity[i] ^= 1;
+  if (lane < 16 && address % 16) fail("a row of a block that is not aligned");
+  rows.given[parity][i] = address;
+  meet_warp();
+  for (int half = 0; half < 4; half++) {
+    const u32 to = rows.given[parity][i / 32 * 32 + half / 2 * 8 + 2 * t + half % 2] + 2 * g;
+    const u16 number = u16((half < 2 ? first : second) >> half % 2 * 16);
+    check_room(to, 2, "a row of a block");
+    memcpy(memory[self->block] + to, &number, 2);
+  }
+}
+
 // Registers: what a block begins with is shared anew.
 struct Pool {
   int left = 0;

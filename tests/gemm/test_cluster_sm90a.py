@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cases import Case, Spec, fast_specs, selected
 from emulated_block import Change, EmulatedBlocks
-from emulated_checks import WAYS, Tile, Wide, assert_groups_right, assert_right, assert_top_k_right, checker_of, needs_compiler, seen, wide
+from emulated_checks import WAYS, Tile, Wide, assert_groups_right, assert_right, assert_rounded, assert_top_k_right, checker_of, needs_compiler, seen, wide
 
 from humming_convert.gemm import cluster_sm90a
 from humming_convert.gemm.check import random_rows
@@ -155,6 +155,25 @@ def test_parts_of_one_cluster_give_the_bits_of_parts_in_memory(tmp_path: Path) -
         x = random_rows(64, checker.layer.k, checker.layer.half, np.random.default_rng(2))
         found[joined] = np.array(multiplier(device.put(x)))
     np.testing.assert_array_equal(found[0].view(np.uint32), found[1].view(np.uint32))
+
+
+class Odd(Wide):
+    """Rows of y that are not whole runs of 16 bytes: numbers of rows of W that eight or two divides, and that nothing does."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, k = super().shape
+        return n - (8 if self.zero == "int" else 3 if self.seed % 2 else 6), k
+
+
+@needs_compiler
+@pytest.mark.usefixtures("few_stages")
+@pytest.mark.parametrize("i", [0, 7, 9, *(pytest.param(i, marks=pytest.mark.slow) for i in (2, 5, 6, 11))])
+@pytest.mark.parametrize("of", [Wide, Odd])
+def test_16_bit_results_are_the_float32_ones_rounded(i: int, of: type[Wide], tmp_path: Path) -> None:
+    spec = SPECS[i]
+    spec = of(**{name: getattr(spec, name) for name in Spec.__slots__} | {"seed": spec.seed + 4 * (i % 2)})
+    assert_rounded(checker_of(spec, cluster_sm90a, True), tmp_path, (9, 17, 60, 130, 300))
 
 
 @needs_compiler
