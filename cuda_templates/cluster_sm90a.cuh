@@ -1,7 +1,7 @@
 // The Hopper kernel family for many rows: wgmma on 256 or 128 rows of x, which the hardware copies once for a cluster of blocks.
 //
-// A block makes 128 rows of W x kTileM rows of x. Each of two warpgroups has a block of 64 rows, each of its warps a row tile of 16: an operand that is
-// made once is multiplied by all of kTileM rows. A warpgroup of its own asks for the copies. The blocks of a cluster have the same rows of x: each asks
+// A block makes 128 or 256 rows of W x kTileM rows of x. Each of two or four warpgroups has a block of 64 rows, each of its warps a row tile of 16: an operand
+// that is made once is multiplied by all of kTileM rows. A warpgroup of its own asks for the copies. The blocks of a cluster have the same rows of x: each asks
 // for its share and has it sent to all, so that x is read from the second-level cache once for the cluster. Rows that come in lists are copied by the
 // other three warps of that warpgroup.
 // Tensor cores never wait for scales: those of 16-bit operands are multiplied into them, and so rounded once where they do not fit (C::rounds says that
@@ -30,7 +30,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   const RowTile here = tile_of<L, C, S::kTileM>(lists, blockIdx.y, m);
   if (here.expert < 0) return;  // the same for all blocks of a cluster
   const Tensors w = of_expert<L>(all, here.expert);
-  const int warp = same_in_warp(threadIdx.x / 32), lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int warp = same_in_warp(threadIdx.x / 32), lane = threadIdx.x % 32, t = lane % 4;
   const int rank = blockIdx.x % S::kCluster, of_clusters = blockIdx.x / S::kCluster, part_of_k = of_clusters % T::parts;
   const int first_rank = S::kJoined ? part_of_k * S::kCluster : 0;  // in the cluster
   const int tile_n = of_clusters / T::parts * S::kCluster + rank, first_n = tile_n * S::kTileN;

@@ -16,19 +16,20 @@
 namespace hc {
 
 template <class L, class C, class T>
-struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
-  using Stage = StageShape<L, 256, 2, T::tile_m, T::tile_k>;
+struct ClusterShape : StageShape<L, T::threads - 128, T::threads / 128 - 1, T::tile_m, T::tile_k> {
+  using Stage = StageShape<L, T::threads - 128, T::threads / 128 - 1, T::tile_m, T::tile_k>;
   using Stage::kTileM, Stage::kTileN, Stage::kTileK;
-  static constexpr int kMultiplying = 256, kProducer = kMultiplying / 32;  // threads; the first warp behind them
+  static constexpr int kMultiplying = T::threads - 128, kProducer = kMultiplying / 32;  // threads; the first warp behind them
   static constexpr int kAssisting = 96;  // threads of the three warps behind that one
-  // Registers of a thread, by eights: what the three warpgroups of a block begin with is shared anew. A warpgroup that asks for more waits for ever.
-  static constexpr int kAtFirst = 65536 / T::blocks / T::threads / 8 * 8, kRegistersOfProducer = 24;
+  // Registers of a thread, by eights: what the warpgroups of a block begin with is shared anew. A warpgroup that asks for more waits for ever.
+  static constexpr int kAtFirst = 65536 / T::blocks / T::threads / 8 * 8;
+  static constexpr int kRegistersOfProducer = C::task == Task::indexed ? 32 : 24;
   static constexpr int kRegisters = (kAtFirst * T::threads - kRegistersOfProducer * 128) / kMultiplying / 8 * 8;
   static constexpr int kCluster = T::cluster, kBoxRows = kTileM / kCluster;
   // Parts of K that are blocks of one cluster: each finishes some rows of x, whose sums the others send it
   static constexpr bool kJoined = T::joined && T::parts > 1;
   static constexpr int kInCluster = kJoined ? kCluster * T::parts : kCluster, kSlices = kJoined ? T::parts : 1, kSliceRows = kTileM / kSlices;
-  static constexpr bool kGathers = C::task == Task::indexed;  // rows of x lie anywhere
+  static constexpr bool kGathers = C::task == Task::indexed;  // rows of x lie anywhere: copied one by one
   static constexpr int kStep = 256 / L::act_bits, kSteps = kTileK / kStep;
   static constexpr int kPart = ceil_to(Stage::kTiles, T::parts) / T::parts;  // parts of K, in tiles
   static constexpr bool kHalfs = C::operand == Operand::f16 || C::operand == Operand::bf16;
@@ -49,7 +50,7 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static constexpr int kOperandSets = kByHalves && kActGroups > 0 ? 1 : 2;  // of tiles by halves; of items else
   // Steps whose operands are made at once: two sets of them are alive. Fewer where registers are wanted: for two more sets of sums, scales of x, a second block
   static constexpr int kSegmentSteps = kSegmentK / kStep;
-  static constexpr int kMostSteps = kByHalves ? kSteps / 2 : kActGroups > 0 ? 1 : kOnTheWay || T::blocks > 1 ? 2 : kSteps;
+  static constexpr int kMostSteps = kByHalves ? kSteps / 2 : kActGroups > 0 ? 1 : T::steps;
   static constexpr int kItemSteps = kSegmentSteps < kMostSteps ? kSegmentSteps : kMostSteps;
   static constexpr int kItems = kSteps / kItemSteps, kItemsOfSegment = kSegmentSteps / kItemSteps;
   static constexpr int kActAt = Stage::kZerosAt + Stage::kGroups * Stage::kZeroBytes, kActBytes = 4 * kTileM;
@@ -59,14 +60,14 @@ struct ClusterShape : StageShape<L, 256, 2, T::tile_m, T::tile_k> {
   static constexpr int kTileBytesOfW = Stage::kLines * kLineBytes + Stage::kGroups * (Stage::kScaleBytes + Stage::kZeroBytes);
   static constexpr int kExpected = kGathers ? kTileBytesOfW : Stage::kPanelBytes + kTileBytesOfW;
   // results
-  using Aside = Beside<L, C, kTileM, kTileN, kGathers, kGathers || (kActGroups > 0), !kHalfs && !kFolds && !kScaledOnTheWay>;
+  using Aside = Beside<L, C, kTileM, kTileN, listed<C>(), listed<C>() || (kActGroups > 0), !kHalfs && !kFolds && !kScaledOnTheWay>;
   static constexpr int kStages = T::stages * kStageBytes, kTable = kTileM * (4 * kTileN + 16), kAsideAt = kStages > kTable ? kStages : kTable;
 
   static HC_FN const float* x_scales_of(const u8* stage, int segment) {
     return reinterpret_cast<const float*>(stage + kActAt + segment * kActGroups / kSegments * kActBytes);
   }
 
-  static_assert(T::threads == kMultiplying + 128, "two warpgroups that multiply and one that copies");
+  static_assert(T::threads == 3 * 128 || T::threads == 5 * 128, "two or four warpgroups that multiply and one that copies");
   static_assert(Stage::kPanels == 1, "a tile of K is 128 bytes of x");
   static_assert(!kGathers || kCluster == 1, "each block copies its own rows");
   static_assert(Stage::kWholeK && Stage::kWholeN && L::shape_n / kTileN % kCluster == 0, "whole tiles and clusters");
@@ -139,15 +140,28 @@ HC_FN void fill_stages(const All& stages, int begin, int end, const Given& x, co
   }
 }
 
-// Rows of x for tile `tile`: chunks of 16 bytes, as the boxes of a tensor map would lie. rows: [kTileM] in shared memory, -1 is none.
+// Rows of x for tile `tile`: chunks of 16 bytes, as the boxes of a tensor map would lie. rows: [kTileM] in shared memory, -1 is none. Numbers of rows are
+// read some at a time: the compiler keeps the order of reads and copies.
 template <class S, class L>
 HC_FN void gather_rows(u32 stage, const u8* x, const int* rows, int tile, int thread) {
   constexpr int kRowBytes = L::k * L::act_bits / 8, kOfRow = 8, kAtOnce = S::kAssisting / kOfRow;
-  const int chunk = thread % kOfRow, column = tile * S::kTileBytes + 16 * chunk;
-#pragma unroll 4
-  for (int r = thread / kOfRow; r < S::kTileM; r += kAtOnce) {
-    const bool there = rows[r] >= 0 && column < kRowBytes;
-    copy_16(chunk_at<S>(stage, r, chunk), x + (there ? i64(rows[r]) * kRowBytes + column : 0), there);
+  constexpr int kRounds = ceil_to(S::kTileM, kAtOnce) / kAtOnce, kRead = kRounds < 8 ? kRounds : 8;
+  const int chunk = thread % kOfRow, first = thread / kOfRow, column = tile * S::kTileBytes + 16 * chunk;
+  const u8* const from = x + column;
+#pragma unroll 1
+  for (int round = 0; round < kRounds; round += kRead) {
+    int row[kRead];
+#pragma unroll
+    for (int i = 0; i < kRead; i++) {
+      const int r = first + (round + i) * kAtOnce;
+      row[i] = rows[r < S::kTileM ? r : 0];
+    }
+#pragma unroll
+    for (int i = 0; i < kRead; i++) {
+      const int r = first + (round + i) * kAtOnce;
+      const bool there = row[i] >= 0 && column < kRowBytes;
+      if (r < S::kTileM) copy_16(chunk_at<S>(stage, r, chunk), there ? from + i64(row[i]) * kRowBytes : x, there);
+    }
   }
 }
 

@@ -35,6 +35,6 @@ enum class ActMode { fixed, token, group };
 enum class ActSecond { none, tensor, token };
 
 // Which rows meet which expert: all the only one; lists; rows in the order of experts; room for rows of each expert.
-enum class Task { dense, indexed, contiguous, masked };
+enum class Task { dense, indexed, gathered, contiguous, masked };
 
 }  // namespace hc

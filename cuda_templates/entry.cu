@@ -73,6 +73,12 @@ extern "C" __global__ void __launch_bounds__(256)
     product_f64(const double* x, const double* w, double* y, double* magnitude, int m, int n, int k) {
   hc::product_f64(x, w, y, magnitude, m, n, k);
 }
+#elif HC_FAMILY == HC_FAMILY_gather_any
+#include "gather_any.cuh"
+extern "C" __global__ void __launch_bounds__(Tuning::threads)
+    gather_any(const hc::SixteenBytes* x, const int* rows, int room, hc::SixteenBytes* to, int slots) {
+  hc::gather_any<Layer, Compute>(x, {rows, nullptr, room}, to, slots);
+}
 #elif HC_FAMILY == HC_FAMILY_read_floor
 #include "read_floor.cuh"
 extern "C" __global__ void __launch_bounds__(Tuning::threads) read_floor(const hc::Sixteen* from, hc::i64 count, hc::u32* sink) {

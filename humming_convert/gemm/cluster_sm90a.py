@@ -9,25 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from humming_convert.gemm import operands
-from humming_convert.gemm.candidates import varied
+from humming_convert.gemm.candidates import parts_around, varied
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.operands import fitted
 from humming_convert.gemm.parts import bucket, parts_of
 from humming_convert.gemm.stages import fitting, stage_bytes
-from humming_convert.gemm.tasks import Indexed
+from humming_convert.gemm.tasks import LISTED, Indexed
 from humming_convert.gemm.tuning import Tuning
 
-__all__ = ["NAME", "ROWS", "candidates", "fitted", "rounding", "tuning", "why_not"]
+__all__ = ["NAME", "ROWS", "candidates", "fitted", "gathers", "rounding", "tuning", "why_not"]
 
 NAME = "cluster_sm90a"
 PARTS = True
 MAPPED = True
-BLOCKS = 2  # of 64 rows of W, a warpgroup each
-TILE_N = 64 * BLOCKS
+TILE_N = 128  # rows of W of a block, at least
 TILE_BYTES = 128  # of a row of x in a tile of K
-MULTIPLYING = 128 * BLOCKS
 BESIDE = 16  # bytes beside a row of results
+GATHERED_FROM = 256  # rows of x in a tile: measured on an H200 (docs/performance.md)
 IN_CLUSTER = 8  # blocks, at most: CUDA C++ Programming Guide, thread block clusters
 ROOM = 226 * 1024  # bytes of shared memory of a multiprocessor, and what of it no stage has: for barriers, and until a multiple of 1024
 OTHER = 1280
@@ -35,11 +34,14 @@ OTHER = 1280
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """stages: at most.  cluster: blocks that share rows of x.  blocks: of a multiprocessor."""
+    """stages: at most.  cluster: blocks that share rows of x.  blocks: of a multiprocessor.  warpgroups: that multiply, each 64 rows of W.
+    steps: whose operands are made at once; 0: as many as there are registers for."""
 
     stages: int
     cluster: int
     blocks: int
+    warpgroups: int = 2
+    steps: int = 0
 
 
 # By bits of an activation and rows of x in a tile: measured on an H200 (docs/gemm.md)
@@ -124,40 +126,57 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
         m: size for m, size in SIZES[layer.act_bits].items() if m <= 128 or not on_the_way(layer, compute) or _by_halves(layer, compute)
     }
     tile_m = next((m for m in sizes if rows <= m), max(sizes))
-    tile_k = TILE_BYTES * 8 // layer.act_bits
-    size, tiles_n = sizes[tile_m], layer.shape_n // TILE_N
+    return _tuning(layer, compute, tile_m, rows, sizes[tile_m])
+
+
+def _tuning(layer: Layer, compute: Compute, tile_m: int, rows: int, size: Size) -> Tuning:
+    tile_k, across = TILE_BYTES * 8 // layer.act_bits, 64 * size.warpgroups
     act_groups = max(1, tile_k // compute.act_group) if compute.act_scale == "group" else 0
-    each = stage_bytes(layer, BLOCKS, tile_m, tile_k, 4 * tile_m * act_groups)
-    aside = _aside(layer, compute, tile_m, act_groups > 0)
+    each = stage_bytes(layer, size.warpgroups, tile_m, tile_k, 4 * tile_m * act_groups)
+    aside = _aside(layer, compute, tile_m, across, act_groups > 0)
     stages = fitting(each, ROOM // size.blocks - OTHER - aside, size.stages)
+    whole = layer.shape_n // across % size.cluster == 0
     return Tuning(
-        threads=MULTIPLYING + 128,
+        threads=128 * (size.warpgroups + 1),
         tile_m=tile_m,
         tile_k=tile_k,
         stages=stages,
-        shared=max(stages * each, tile_m * (4 * TILE_N + BESIDE)) + aside + 1024,
-        parts=parts_of(layer, TILE_N, tile_k, tile_m, bucket(rows, tile_m), size.blocks),
+        shared=max(stages * each, tile_m * (4 * across + BESIDE)) + aside + 1024,
+        steps=size.steps or (2 if on_the_way(layer, compute) or size.blocks > 1 else 4),
+        parts=parts_of(layer, across, tile_k, tile_m, bucket(rows, tile_m), size.blocks),
         blocks=size.blocks,
-        cluster=size.cluster
-        if tiles_n % size.cluster == 0 and compute.task != Indexed.name
-        else 1,  # lists are copied by each block for itself
+        cluster=size.cluster if whole and compute.task != Indexed.name else 1,  # lists are copied by each block for itself
     )
 
 
-def _aside(layer: Layer, compute: Compute, tile_m: int, act_groups: bool) -> int:
+def _aside(layer: Layer, compute: Compute, tile_m: int, across: int, act_groups: bool) -> int:
     """Bytes beside the stages: `Beside` of results_sm90a.cuh."""
-    listed, wide = compute.task == Indexed.name, layer.act_bits == 16
+    listed, wide = compute.task in LISTED, layer.act_bits == 16
     rows = (listed or act_groups, listed, compute.act_scale == "token")
     columns = (not wide and not _folds(layer, compute) and not _scaled(layer, compute), layer.scale_2 != "none", layer.has_bias)
-    return 4 * (tile_m * sum(rows) + TILE_N * sum(columns))
+    return 4 * (tile_m * sum(rows) + across * sum(columns))
+
+
+def gathers(tuning: Tuning) -> bool:
+    """Whether rows that lists name are brought side by side first: what copies row by row cost grows with the tile, what it costs to gather does not."""
+    return tuning.tile_m >= GATHERED_FROM
 
 
 def tile_n(tuning: Tuning) -> int:
-    return TILE_N
+    return (tuning.threads - 128) // 2
 
 
 def candidates(layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
-    """The usual ones, and those whose parts of K are blocks of one cluster."""
-    found = varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=False)
+    """The usual ones, those with operands of more or fewer steps at once or with twice as many rows of W, and those whose parts of K are blocks of one cluster."""
+    found = list(varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=False))
+    first, sizes = found[0], SIZES[layer.act_bits]
+    for tile_m in (m for m in sizes if m // 2 <= first.tile_m <= 2 * m):
+        size = sizes[tile_m]
+        for warpgroups, steps in ((2, 2), (2, 4), (4, 2), (4, 4)):
+            if warpgroups == 4 and (layer.shape_n % 256 or tile_m > 128 or on_the_way(layer, compute) or (tile_m, steps) == (128, 4)):
+                continue
+            blocks = 1 if warpgroups == 4 else size.blocks
+            other = _tuning(layer, compute, tile_m, rows, replace(size, warpgroups=warpgroups, steps=steps, blocks=blocks))
+            found += [replace(other, parts=p) for p in parts_around(layer, other, tile_n(other), rows, other.parts)]
     joined = [replace(t, joined=1) for t in found if t.parts > 1 and t.cluster * t.parts <= IN_CLUSTER and t.tile_m // 8 % t.parts == 0]
-    return (*found, *joined)
+    return tuple(dict.fromkeys((*found, *joined)))

@@ -84,6 +84,7 @@ class Device:
     index: int | None = None
     _loading: threading.Lock = field(default_factory=threading.Lock)
     _sums: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    _rows: dict[int, Any] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)
 
     def use(self) -> None:
@@ -176,6 +177,15 @@ class Device:
             self._sums[stream] = arrived, sums
             self._kept.append((arrived, sums))
         return arrived, sums
+
+    def workspace(self, shape: tuple[int, ...], like: Any) -> Any:
+        """Room for gathered rows, of the type of `like`; what is in it holds until the next launch that asks for it. A stream has its own."""
+        stream, nbytes = self.cupy.cuda.get_current_stream().ptr, int(np.prod(shape)) * like.itemsize
+        room = self._rows.get(stream)
+        if room is None or room.size < nbytes:
+            room = self._rows[stream] = self.cupy.empty(nbytes, np.uint8)
+            self._kept.append(room)
+        return room[:nbytes].view(like.dtype).reshape(shape)
 
     def function(self, source: KernelSource, shared: int = 0) -> Any:
         """The kernel, loaded; compiled if no cache has it. shared: bytes of shared memory that launches ask for."""

@@ -54,6 +54,11 @@ class Family(Protocol):
         """Columns of y that a block makes."""
 
 
+def gathers(family: Family, tuning: Tuning) -> bool:
+    """Whether such a kernel of a family wants rows that lists name side by side (gather_any.py)."""
+    return family.NAME == cluster_sm90a.NAME and cluster_sm90a.gathers(tuning)
+
+
 PLAIN = cast(Family, mma_any)
 FAMILIES: tuple[Family, ...] = (cast(Family, cluster_sm90a), cast(Family, wgmma_sm90a), cast(Family, mma_sm80), PLAIN)
 # Families that are faster than one for fewer rows, and up to how many (with experts: rows an expert): measured on an H200 (docs/gemm.md). The first that takes
@@ -165,9 +170,10 @@ class Tuned:
         return self.kernels.fitted(layer, compute)
 
     def at(self, rows: int, task: str) -> Family:
-        """Rows in lists go to the heuristics' choice where the winner is a cluster's, which has them not."""
+        """Rows in lists go to the heuristics' choice where the winner is a cluster's that does not gather them, which has them not."""
         found = next((fixed for up_to, fixed in self.ranges if rows <= up_to), self.beyond)
-        return at_rows(self.kernels, rows) if found.chosen.cluster > 1 and task == Indexed.name else found
+        lacks = task == Indexed.name and found.chosen.cluster > 1 and not gathers(found, found.chosen)
+        return at_rows(self.kernels, rows) if lacks else found
 
 
 Kernels = Family | ByRows | Tuned

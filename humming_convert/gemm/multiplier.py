@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from humming_convert.gemm import quantize_any
+from humming_convert.gemm import gather_any, quantize_any
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
-from humming_convert.gemm.families import PLAIN, Kernels, at_rows
+from humming_convert.gemm.families import PLAIN, Family, Kernels, at_rows, gathers
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.parts import sum_bytes
 from humming_convert.gemm.source import KernelSource, kernel_source
-from humming_convert.gemm.tasks import GROUPED, Dense, Indexed, Task
+from humming_convert.gemm.tasks import GATHERED, GROUPED, Dense, Indexed, Lists, Task
+from humming_convert.gemm.tuning import Tuning
 
 ROLES = ("weight", "weight_scale", "zero_point", "weight_scale_2", "bias")
 BYTES = {"f32": "float32", "f16": "uint16", "bf16": "uint16"}
@@ -27,16 +28,30 @@ BYTES = {"f32": "float32", "f16": "uint16", "bf16": "uint16"}
 
 def source_of(kernels: Kernels, layer: Layer, compute: Compute, rows: int, task: str | None = None) -> KernelSource:
     """The kernel for about so many rows an expert.  task: that of `compute` if None."""
-    task = task or compute.task
+    family, fitted, tuning = chosen(kernels, layer, compute, rows, task or compute.task)
+    return kernel_source(family.NAME, layer, fitted, tuning)
+
+
+def chosen(kernels: Kernels, layer: Layer, compute: Compute, rows: int, task: str) -> tuple[Family, Compute, Tuning]:
+    """What multiplies about so many rows an expert: family, mathematics, tuning. Its task is `gathered` where rows of lists are brought side by side first."""
     family = at_rows(kernels, rows, task)
     fitted = replace(family.fitted(layer, compute), task=task)
-    return kernel_source(family.NAME, layer, fitted, family.tuning(layer, fitted, rows))
+    tuning = family.tuning(layer, fitted, rows)
+    if task == Indexed.name and gathers(family, tuning):
+        fitted = replace(fitted, task=GATHERED)
+        tuning = family.tuning(layer, fitted, rows)
+    return family, fitted, tuning
 
 
 def sources(layer: Layer, compute: Compute, family: Kernels = PLAIN) -> list[KernelSource]:
     """Every kernel that such a layer needs, for any number of rows and any task."""
     tasks = GROUPED if layer.experts else (Dense.name,)
-    out = [source_of(family, layer, compute, m, task) for task in tasks for m in family.ROWS]
+    out = []
+    for m in family.ROWS:
+        for task in tasks:
+            one, fitted, tuning = chosen(family, layer, compute, m, task)
+            out += [gather_any.source(layer, fitted)] if fitted.task == GATHERED else []
+            out.append(kernel_source(one.NAME, layer, fitted, tuning))
     if compute.quantizes:
         out.append(quantize_any.source(layer, family.fitted(layer, compute)))
     return list(dict.fromkeys(out))
@@ -85,26 +100,65 @@ class Multiplier:
         layer, m = self.layer, q.shape[0] * _top_k(task)
         if not isinstance(task, Task):
             task = Dense() if task is None else Indexed(task)
-        compute, experts = replace(self.compute, task=task.name), max(1, layer.experts)
-        family = at_rows(self.family, each := task.each(m, experts), task.name)
-        tuning = family.tuning(layer, compute, each)
-        lists = task.lists(self.device, m, experts, tuning.tile_m)
+        each = task.each(m, max(1, layer.experts))
+        family, compute, tuning = chosen(self.family, layer, self.compute, each, task.name)
+        lists = task.lists(self.device, m, max(1, layer.experts), tuning.tile_m)
         if not lists.tiles:
             return lambda: None
-        source = kernel_source(family.NAME, layer, compute, tuning)
-        mapped = family.MAPPED and task.name != Indexed.name
-        rows = self.device.rows_map(q, tuning.tile_m // tuning.cluster) if mapped else q
-        arguments: tuple[Any, ...] = (rows, *(self.tensors.get(r) for r in ROLES), scale, lists.rows, lists.experts, lists.room, y, m)
+        kernel = _Kernel(self, family, compute, tuning)
+        if compute.task == GATHERED:
+            return self._gathered(kernel, q, scale, y, m, lists)
+        return kernel.bound(self.device.rows_map(q, tuning.tile_m // tuning.cluster) if kernel.mapped else q, scale, lists, y, m)
+
+    def _gathered(self, kernel: _Kernel, q: Any, scale: Any, y: Any, m: int, lists: Lists) -> Callable[[], None]:
+        """As many tiles at once as the workspace has room for: rows are brought there, then multiplied."""
+        tile_m = kernel.tuning.tile_m
+        most = min(gather_any.tiles_at_once(self.layer, tile_m), lists.tiles)
+        room = self.device.workspace((most * tile_m, *q.shape[1:]), q)
+        rows = self.device.rows_map(room, tile_m // kernel.tuning.cluster)
+        calls: list[Callable[[], None]] = []
+        for first in range(0, lists.tiles, most):
+            last = min(first + most, lists.tiles)
+            some = Lists(lists.rows[first * tile_m : last * tile_m], lists.experts[first:last], lists.room, last - first)
+            calls.append(gather_any.bound(self.device, self.layer, kernel.compute, q, some.rows, some.room, room))
+            calls.append(kernel.bound(rows, scale, some, y, m))
+
+        def call() -> None:
+            for one in calls:
+                one()
+
+        return call
+
+    def __call__(self, x: Any, task: Task | NDArray[Any] | None = None) -> Any:
+        return self.multiply(*self.quantize(x), task)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """One kernel of a multiplier, for some task."""
+
+    of: Multiplier
+    family: Family
+    compute: Compute
+    tuning: Tuning
+
+    @property
+    def mapped(self) -> bool:
+        return self.family.MAPPED and self.compute.task != Indexed.name
+
+    def bound(self, rows: Any, scale: Any, lists: Lists, y: Any, m: int) -> Callable[[], None]:
+        """rows: of x, or their map."""
+        device, layer, family, tuning = self.of.device, self.of.layer, self.family, self.tuning
+        source = kernel_source(family.NAME, layer, self.compute, tuning)
+        tensors = (self.of.tensors.get(r) for r in ROLES)
+        arguments: tuple[Any, ...] = (rows, *tensors, scale, lists.rows, lists.experts, lists.room, y, m)
         across = -(-layer.n // (family.tile_n(tuning) * tuning.cluster)) * tuning.cluster
         grid = (across * tuning.parts, lists.tiles)
         if family.PARTS:
             room = tuning.parts * sum_bytes(family.tile_n(tuning), tuning.tile_m)
             by_memory = tuning.parts > 1 and not tuning.joined
-            arguments += self.device.part_sums(across * lists.tiles, room) if by_memory else (None, None)
-        return self.device.bound(source, grid, tuning.threads, arguments, tuning.shared)
-
-    def __call__(self, x: Any, task: Task | NDArray[Any] | None = None) -> Any:
-        return self.multiply(*self.quantize(x), task)
+            arguments += device.part_sums(across * lists.tiles, room) if by_memory else (None, None)
+        return device.bound(source, grid, tuning.threads, arguments, tuning.shared)
 
 
 def _top_k(task: Task | NDArray[Any] | None) -> int:

@@ -23,6 +23,7 @@ FAMILIES = (
     "mx_sm120a",
     "umma_sm100a",
     "quantize_any",
+    "gather_any",
     "product_f64",
     "read_floor",
     "pack_any",

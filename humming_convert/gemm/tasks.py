@@ -95,6 +95,9 @@ class Masked:
         return Lists(None, device.counts(self.counts, experts), room, -(-room // tile_m) * experts)
 
 
+GATHERED = "gathered"
+"""What a kernel makes of `Indexed` rows that were brought side by side before (gather_any.py)."""
+LISTED = (Indexed.name, GATHERED)
 Task = Dense | Indexed | Contiguous | Masked
 GROUPED = (Indexed.name, Contiguous.name, Masked.name)
 

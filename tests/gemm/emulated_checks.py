@@ -117,11 +117,13 @@ def assert_rounded(checker: Checker, folder: Path, rows: Iterable[int]) -> None:
     """16-bit results are the float32 ones, rounded to nearest even, bit for bit."""
     layer, rows = checker.layer, tuple(rows)
     both = [replace(checker.compute, output=output) for output in ("f32", layer.half)]
-    device = EmulatedBlocks(folder, [source_of(checker.family, layer, compute, m) for compute in both for m in rows])
+    experts, of_task = max(1, layer.experts), "indexed" if layer.experts else "dense"
+    kernels = [source_of(checker.family, layer, compute, -(-m // experts), of_task) for compute in both for m in rows]
+    device = EmulatedBlocks(folder, kernels)
     rng = np.random.default_rng(11)
     given = checker.given if checker.compute.wants_given_scale else None
     floats, halfs = (Multiplier.of(device, layer, compute, checker.packed, given, checker.family) for compute in both)
-    for m, way in zip(rows, itertools.cycle(WAYS[::5])):  # noqa: B905
+    for m, way in zip(rows, itertools.cycle(WAYS[::5])):
         go(device, way)
         task = rng.integers(0, layer.experts, m) if layer.experts else None
         q, scale = floats.quantize(device.put(random_rows(m, layer.k, layer.half, rng)))

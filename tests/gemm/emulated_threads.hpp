@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#define HC_WARPS  // tasks.cuh: there are lanes that tell each other
 #define __device__
 #define __shared__ static  // barriers, which are known by their address and by their block, and what is the same in all blocks of a cluster
 
@@ -282,3 +283,30 @@ inline void __syncthreads() {
   hc::meet(hc::of_block<hc::Meetings>().all, hc::launched.threads, [](const hc::Wait&) -> std::string { return "all threads of its block"; });
 }
 inline void __syncwarp() { hc::meet_warp(); }
+
+namespace hc {
+// What each lane of a warp gives; the others' as soon as all have given theirs.
+struct OfLanes {
+  int given[2][1024];
+  int parity[1024] = {};
+};
+inline const int* told(int mine) {
+  auto& lanes = of_block<OfLanes>();
+  const int i = self->thread, parity = lanes.parity[i] ^= 1;
+  lanes.given[parity][i] = mine;
+  meet_warp();
+  return lanes.given[parity] + i / 32 * 32;
+}
+}  // namespace hc
+inline int __shfl_sync(unsigned, int x, int from) { return hc::told(x)[from]; }
+inline int __shfl_up_sync(unsigned, int x, int by) {
+  const int lane = hc::self->thread % 32, *const all = hc::told(x);
+  return lane >= by ? all[lane - by] : x;
+}
+inline unsigned __ballot_sync(unsigned, bool x) {
+  const int* const all = hc::told(x);
+  unsigned out = 0;
+  for (int lane = 0; lane < 32; lane++) out |= unsigned(all[lane]) << lane;
+  return out;
+}
+inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }

@@ -21,7 +21,7 @@ from humming_convert.gemm.device import Device, bits
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.quantize_any import in_numpy
 from humming_convert.gemm.source import KernelSource
-from humming_convert.gemm.tasks import NOBODY, contiguous, masked
+from humming_convert.gemm.tasks import LISTED, NOBODY, contiguous, masked
 
 
 def read_back(generated: str, name: str, cls: type) -> Any:
@@ -71,6 +71,13 @@ class FakeDevice(Device):
     def part_sums(self, tiles: int, each: int) -> Any:
         return np.zeros(tiles, np.int32), np.full(tiles * each, 0xFF, np.uint8)
 
+    def workspace(self, shape: tuple[int, ...], like: Any) -> Any:
+        return self.filled(shape, like.dtype.name)
+
+    def gather_any(self, generated: str, x: Any, rows: Any, room: int, to: Any, slots: int) -> None:
+        mine = np.flatnonzero(rows >= 0)
+        to[mine] = x[rows[mine] // room]
+
     def bound(self, source: KernelSource, grid: Any, threads: int, arguments: Any, shared: int = 0) -> Any:
         return lambda: getattr(self, source.name)(source.generated, *arguments)
 
@@ -94,11 +101,16 @@ class FakeDevice(Device):
         w, bias = self.emulations[layer](layer, {r: t for r, t in zip(names, tensors, strict=True) if t is not None})
         if rounded:
             w = w.astype(DTYPES[layer.half]).astype(w.dtype)
+        if compute.task == "gathered":  # back to where they were
+            whole = np.zeros((m // room, *q.shape[1:]), q.dtype)
+            mine = np.flatnonzero(rows >= 0)
+            whole[rows[mine] // room] = q[mine]
+            q = whole
         x = as_numbers(q, compute.operand).astype(np.float64)
         if x_scale is not None:
             x = x * (np.repeat(x_scale, compute.act_group, axis=1)[:, : layer.k] if compute.act_group else x_scale)
         of_row = np.zeros(m, int)
-        if compute.task == "indexed":
+        if compute.task in LISTED:
             tile = rows.size // max(1, experts.size)
             of_row[:] = -1
             of_row[rows[rows >= 0]] = np.repeat(experts, tile)[rows >= 0]
@@ -108,7 +120,7 @@ class FakeDevice(Device):
             of_row = masked(experts, room)
         for r in range(m):
             if of_row[r] >= 0:
-                of_x = r // room if compute.task == "indexed" else r
+                of_x = r // room if compute.task in LISTED else r
                 sums = (w[of_row[r], : layer.n, : layer.k] @ x[of_x] + bias[of_row[r], : layer.n]).astype(np.float32)
                 y[r] = sums if compute.output == "f32" else operand_bits(sums, compute.output)
 

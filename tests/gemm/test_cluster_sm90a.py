@@ -10,14 +10,27 @@ import numpy as np
 import pytest
 from cases import Case, Spec, fast_specs, selected
 from emulated_block import Change, EmulatedBlocks
-from emulated_checks import WAYS, Tile, Wide, assert_groups_right, assert_right, assert_rounded, assert_top_k_right, checker_of, needs_compiler, seen, wide
+from emulated_checks import (
+    WAYS,
+    Tile,
+    Wide,
+    assert_groups_right,
+    assert_right,
+    assert_rounded,
+    assert_top_k_right,
+    checker_of,
+    needs_compiler,
+    seen,
+    wide,
+)
 
-from humming_convert.gemm import cluster_sm90a
+from humming_convert.gemm import cluster_sm90a, gather_any
 from humming_convert.gemm.check import random_rows
 from humming_convert.gemm.cluster_sm90a import SIZES, Size
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
-from humming_convert.gemm.multiplier import Multiplier
+from humming_convert.gemm.multiplier import Multiplier, source_of
+from humming_convert.gemm.tasks import Indexed
 from humming_convert.gemm.tuning import Tuning
 
 ROWS = (1, 17, 64, 130, 300)  # a tile size each, and tiles of rows that are not full
@@ -37,6 +50,19 @@ class Joined(Tile):
 
     def tuning(self, layer: Layer, compute: Compute, rows: int) -> Tuning:
         return replace(super().tuning(layer, compute, rows), parts=self.parts, joined=self.joined)
+
+
+@dataclass(frozen=True)
+class Shaped(Tile):
+    """The same with so many warpgroups that multiply, whose operands are made for so many steps at once."""
+
+    warpgroups: int = 4
+    steps: int = 2
+
+    def tuning(self, layer: Layer, compute: Compute, rows: int) -> Tuning:
+        tile_m = next(m for m in SIZES[16] if self.rows <= m)
+        size = replace(cluster_sm90a.SIZES[layer.act_bits][tile_m], warpgroups=self.warpgroups, steps=self.steps, blocks=1)
+        return cluster_sm90a._tuning(layer, compute, tile_m, rows, size)
 
 
 SOME_EXPERTS = [pytest.param(spec, id=name, marks=[] if i == 1 else pytest.mark.slow) for i, (name, spec) in enumerate(EXPERTS.items())]
@@ -155,6 +181,69 @@ def test_parts_of_one_cluster_give_the_bits_of_parts_in_memory(tmp_path: Path) -
         x = random_rows(64, checker.layer.k, checker.layer.half, np.random.default_rng(2))
         found[joined] = np.array(multiplier(device.put(x)))
     np.testing.assert_array_equal(found[0].view(np.uint32), found[1].view(np.uint32))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("few_stages")
+@pytest.mark.parametrize("spec", SOME_EXPERTS)
+def test_rows_of_lists_that_are_brought_side_by_side_give_the_bits_of_rows_that_are_copied_one_by_one(
+    spec: Wide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one go, and in as many as there are tiles."""
+    checker, found = checker_of(spec, cluster_sm90a, True), []
+    layer, m, top_k = checker.layer, 450, 2
+    rng = np.random.default_rng(5)
+    x, of_row = random_rows(m, layer.k, layer.half, rng), rng.integers(-1, layer.experts, top_k * m).astype(np.int32)
+    for i, (first, workspace) in enumerate(((1 << 30, 0), (256, 1 << 30), (256, 1))):
+        monkeypatch.setattr(cluster_sm90a, "GATHERED_FROM", first)
+        monkeypatch.setattr(gather_any, "WORKSPACE", workspace)
+        sources = [source_of(cluster_sm90a, layer, checker.compute, -(-top_k * m // layer.experts), "indexed")]
+        assert ("Task::gathered" in sources[0].generated) == (i > 0)
+        (tmp_path / str(i)).mkdir()
+        device = EmulatedBlocks(tmp_path / str(i), sources)
+        multiplier = Multiplier.of(device, layer, checker.compute, checker.packed, None, cluster_sm90a)
+        q, scale = multiplier.quantize(device.put(x))
+        found.append(np.array(multiplier.multiply(q, scale, Indexed(of_row, top_k))).view(np.uint32))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+    assert ((found[0] == 0xFFFFFFFF).all(axis=1) == (of_row < 0)).all()
+
+
+class Twice(Wide):
+    """Two tiles of twice as many rows of W."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, k = super().shape
+        return 2 * n, k
+
+
+@needs_compiler
+@pytest.mark.usefixtures("few_stages")
+@pytest.mark.parametrize("rows", [17, pytest.param(64, marks=pytest.mark.slow), pytest.param(128, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("i", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 4, 7, 9))])
+def test_four_warpgroups_give_float64_products(i: int, rows: int, tmp_path: Path) -> None:
+    spec = Twice(**{name: getattr(SPECS[i], name) for name in Spec.__slots__})
+    assert assert_right([(checker_of(spec, Shaped(cluster_sm90a, rows), True), (rows,))], tmp_path, ways=3) == 1
+
+
+@needs_compiler
+@pytest.mark.usefixtures("few_stages")
+@pytest.mark.parametrize("rows", [5, pytest.param(64, marks=pytest.mark.slow), pytest.param(128, marks=pytest.mark.slow)])
+def test_four_warpgroups_give_float64_products_of_rows_that_lists_name(rows: int, tmp_path: Path) -> None:
+    spec = EXPERTS["words and groups"]
+    spec = Twice(**{name: getattr(spec, name) for name in Spec.__slots__})
+    assert assert_right([(checker_of(spec, Shaped(cluster_sm90a, rows), True), (rows,))], tmp_path, ways=3) == 1
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_stages")
+@pytest.mark.parametrize("steps", [1, 2, 4])
+@pytest.mark.parametrize("i", [0, 3, 9])
+def test_operands_of_any_number_of_steps_give_float64_products(i: int, steps: int, tmp_path: Path) -> None:
+    checker = checker_of(wide(SPECS[i]), Shaped(cluster_sm90a, 64, 2, steps), True)
+    assert assert_right([(checker, (64,))], tmp_path, ways=3) == 1
 
 
 class Odd(Wide):
