@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from humming_convert.gemm import quantize_any
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
-from humming_convert.gemm.families import PLAIN, Kernels, at_rows
+from humming_convert.gemm.families import PLAIN, Family, Kernels, at_rows
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.parts import sum_bytes
 from humming_convert.gemm.source import KernelSource, kernel_source
 from humming_convert.gemm.tasks import GROUPED, Dense, Indexed, Task
+from humming_convert.gemm.tuning import Tuning
 
 ROLES = ("weight", "weight_scale", "zero_point", "weight_scale_2", "bias")
 BYTES = {"f32": "float32", "f16": "uint16", "bf16": "uint16"}
@@ -80,15 +81,19 @@ class Multiplier:
         self.bound(q, scale, y, task)()
         return y
 
+    def made_by(self, m: int, task: Task) -> tuple[Family, Compute, Tuning]:
+        """What makes m rows of y, of all experts: whoever asks for a tolerance or a name of a product asks here."""
+        compute, each = replace(self.compute, task=task.name), task.each(m, max(1, self.layer.experts))
+        family = at_rows(self.family, each, task.name)
+        return family, compute, family.tuning(self.layer, compute, each)
+
     def bound(self, q: Any, scale: Any, y: Any, task: Task | NDArray[Any] | None = None) -> Callable[[], None]:
         """The product as a call that only launches, as often as one likes, one after the other. y: where it goes, of `multiply`'s shape and bytes."""
         layer, m = self.layer, q.shape[0] * _top_k(task)
         if not isinstance(task, Task):
             task = Dense() if task is None else Indexed(task)
-        compute, experts = replace(self.compute, task=task.name), max(1, layer.experts)
-        family = at_rows(self.family, each := task.each(m, experts), task.name)
-        tuning = family.tuning(layer, compute, each)
-        lists = task.lists(self.device, m, experts, tuning.tile_m)
+        family, compute, tuning = self.made_by(m, task)
+        lists = task.lists(self.device, m, max(1, layer.experts), tuning.tile_m)
         if not lists.tiles:
             return lambda: None
         source = kernel_source(family.NAME, layer, compute, tuning)
