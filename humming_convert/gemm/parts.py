@@ -18,7 +18,12 @@ def parts_of(layer: Layer, tile_n: int, tile_k: int, tile_m: int, rows: int, blo
         return 1
     across, tiles = -(-layer.n // tile_n) * -(-rows // tile_m), -(-layer.shape_k // tile_k)
     wanted = min(tiles, max(1, MULTIPROCESSORS * blocks // across), max(1, ROOM // (across * sum_bytes(tile_n, tile_m))))
-    each = -(-tiles // wanted)
+    return none_empty(tiles, wanted)
+
+
+def none_empty(tiles: int, wanted: int) -> int:
+    """At most so many parts of the tiles of K: all as long, apart from the last, and that has one too. Kernels of other numbers do not compile."""
+    each = -(-tiles // min(wanted, tiles))
     return -(-tiles // each)
 
 
