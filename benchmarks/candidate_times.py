@@ -3,7 +3,7 @@
     python benchmarks/candidate_times.py HARNESS.py [--points dense,shapes,experts] [--seconds S] [--jobs J] [--out FILE.json]
 
 HARNESS.py: as for gemm_beside.py. One line a point, the quickest first; `*` is what the heuristics choose. A result that is not that of the first
-candidate within rounding is OFF and no time counts for it. It needs torch, CuPy and an NVIDIA GPU.
+candidate within rounding is OFF and no time counts for it; one that does not compile is named and left out. It needs torch, CuPy and an NVIDIA GPU.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def wanted(harness: Any, kinds: Iterable[str]) -> list[Point]:
 def candidates(ready: Any, rows: int, task: str, sm: int) -> list[Any]:
     """What multiplies the same operands, the heuristics' choice first. With few rows of experts also parts of K, which the heuristics do not divide."""
     from humming_convert.gemm.families import FAMILIES, PLAIN, Fixed, at_rows
+    from humming_convert.gemm.parts import none_empty
 
     layer, kernels = ready.layer, ready.choice.kernels
     fitted = replace(kernels.fitted(layer, ready.compute), task=task)
@@ -93,20 +94,56 @@ def candidates(ready: Any, rows: int, task: str, sm: int) -> list[Any]:
         ):
             continue
         tunings = family.candidates(layer, fitted, rows)
-        more = [replace(t, parts=p) for t in tunings if layer.experts and rows <= 2 and t.tile_m <= 16 for p in (2, 4)]
+        divided = [t for t in tunings if layer.experts and rows <= 2 and t.tile_m <= 16]
+        more = [replace(t, parts=none_empty(-(-layer.shape_k // t.tile_k), p)) for t in divided for p in (2, 4)]
         out += [Fixed(family, t) for t in (*tunings, *more)]
     return list(dict.fromkeys(out))
 
 
-def measure(run: Run, core: Any, p: Point, found: list[Any]) -> list[Timed]:
+@dataclass(frozen=True)
+class Offered:
+    """What is measured at a point. found: candidates, by what compiles them.  chosen: the heuristics'."""
+
+    point: Point
+    found: dict[Any, tuple[Any, str]]
+    chosen: Any
+
+
+def compiled(cache: Any, every: list[Offered], jobs: int, told: Callable[[str], None]) -> tuple[list[Offered], list[str]]:
+    """Without the candidates that do not compile; those, as they were told."""
+    from humming_convert.gemm.cache import build_each
+    from humming_convert.gemm.nvrtc import CompileError
+
+    wanted = list(dict.fromkeys(one for offered in every for one in offered.found.values()))
+    errors = {one: x for one, x in zip(wanted, build_each(cache, wanted, jobs), strict=True) if isinstance(x, CompileError)}
+    left_out = [
+        f"LEFT OUT {o.point} {fixed.NAME} {fixed.chosen}{' (the heuristics chose it)' if fixed == o.chosen else ''}: {said(errors[one])}"
+        for o in every
+        for fixed, one in o.found.items()
+        if one in errors
+    ]
+    for line in left_out:
+        told(line)
+    told(f"{len(wanted)} kernels, {len(errors)} do not compile")
+    return [replace(o, found={fixed: one for fixed, one in o.found.items() if one not in errors}) for o in every], left_out
+
+
+def said(error: Any) -> str:
+    """A CompileError on one line."""
+    first = next((line for line in error.log.splitlines() if "error" in line), "")
+    return f"{str(error).splitlines()[0]} {first}".strip()
+
+
+def measure(run: Run, core: Any, offered: Offered) -> list[Timed]:
     """Of one point, in the order of time."""
     from humming_convert.gemm.families import Choice
 
+    p = offered.point
     h, layer, moe = run.harness, run.layer(p), run.moe(p)
     ready, act, first, out = core.ready[id(layer)], h.Activation(layer.fmt, moe.input_rows if moe else p.m, p.k), None, []
     kept = ready.choice
-    for i, fixed in enumerate(found):
-        ready.choice, said, us = Choice(fixed, (), fixed), "", None
+    for fixed in offered.found:
+        ready.choice, failed, us = Choice(fixed, (), fixed), "", None
         try:
             calls, y = core.build(layer, act, p.m, moe)
             y.fill_(float("nan"))
@@ -118,13 +155,13 @@ def measure(run: Run, core: Any, p: Point, found: list[Any]) -> list[Timed]:
             if off < ROUNDING:  # NaN is not
                 us = h.time_calls(calls, target_ms=TARGET_MS, replays=REPLAYS)[0]
             else:
-                said = f"OFF by {off:.2g}"
+                failed = f"OFF by {off:.2g}"
             del calls
         except FAILURES as failure:
-            said = f"{type(failure).__name__}: {str(failure)[:100]}"
+            failed = f"{type(failure).__name__}: {str(failure)[:100]}"
         finally:
             ready.choice = kept
-        out.append(Timed(us, fixed.NAME, fixed.chosen, i == 0, said))
+        out.append(Timed(us, fixed.NAME, fixed.chosen, fixed == offered.chosen, failed))
     h.torch.cuda.empty_cache()
     return sorted(out, key=lambda t: t.us or 1e9)
 
@@ -143,7 +180,7 @@ def main() -> int:
 def measure_all(harness: Any, asked: argparse.Namespace) -> int:
     from core_contender import Core, task_of
 
-    from humming_convert.gemm.cache import KernelCache, build_all
+    from humming_convert.gemm.cache import KernelCache
     from humming_convert.gemm.device import open_device
     from humming_convert.gemm.multiplier import source_of
     from humming_convert.gemm.nvrtc import architecture
@@ -155,26 +192,24 @@ def measure_all(harness: Any, asked: argparse.Namespace) -> int:
     run = Run(harness, [core], None, points, begin + asked.seconds)
     core.pack({id(x): x for x in map(run.layer, points)}.values())
     told(f"{core.device.name}: {len(points)} points packed")
-    every, jobs = [], {}
+    every: list[Offered] = []
     for p in points:
         layer, moe = run.layer(p), run.moe(p)
         ready, task = core.ready[id(layer)], task_of(moe, None)
         rows = task.each(moe.rows, layer.experts) if moe else p.m
         found = candidates(ready, rows, task.name, core.device.sm)
-        every.append((p, found))
-        for fixed in found:
-            source = source_of(fixed, ready.layer, ready.compute, rows, task.name)
-            jobs[source.name, source.generated] = (source, architecture(core.device.sm))
-    build_all(core.device.cache, list(jobs.values()), asked.jobs)
-    told(f"{len(jobs)} kernels")
+        sources = {fixed: source_of(fixed, ready.layer, ready.compute, rows, task.name) for fixed in found}
+        every.append(Offered(p, {fixed: (source, architecture(core.device.sm)) for fixed, source in sources.items()}, found[0]))
+    every, left_out = compiled(core.device.cache, every, asked.jobs, told)
     results = []
-    for p, found in every:
+    for offered in every:
         if time.time() > run.until:
             break
-        times = measure(run, core, p, found)
+        p, times = offered.point, measure(run, core, offered)
         results.append({"point": asdict(p), "times": [asdict(t) for t in times]})
         told(f"{p.format} {p.n}x{p.k} M{p.m} {p.moe or ''}: " + "; ".join(t.line for t in times if t.chosen or t in times[:4] or t.said))
-    asked.out.write_text(json.dumps({"device": core.device.name, "left": len(every) - len(results), "results": results}, indent=0))
+    document = {"device": core.device.name, "left": len(every) - len(results), "left_out": left_out, "results": results}
+    asked.out.write_text(json.dumps(document, indent=0))
     told(f"{len(every) - len(results)} points left out -> {asked.out}")
     return 0
 

@@ -19,7 +19,7 @@ from humming_convert.gemm import tasks
 from humming_convert.gemm.cache import build_all
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
-from humming_convert.gemm.families import Choice, at_rows, choose
+from humming_convert.gemm.families import Choice, choose
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.multiplier import Multiplier, source_of
 from humming_convert.gemm.nvrtc import architecture
@@ -157,7 +157,7 @@ class Core:
             arrays = {role: self.bits(x) for role, x in mine.items()}
             multiplier = Multiplier(self.device, r.layer, fitted, arrays, family=r.choice.kernels)
             calls += [self._call(multiplier.bound(q, scale, y, task_of(moe, ids)), mine) for ids in (moe.ids if moe else [None])]
-        self._note(layer, r, m, moe, rows)
+        self._note(layer, multiplier, m, moe, rows)
         return calls, out
 
     def bits(self, x: Any) -> Any:
@@ -176,11 +176,8 @@ class Core:
 
         return call
 
-    def _note(self, layer: Any, r: Ready, m: int, moe: Any, rows: int) -> None:
-        task = task_of(moe, None)
-        each = task.each(rows, layer.experts)
-        family = at_rows(r.choice.kernels, each, task.name)
-        tuning = family.tuning(r.layer, family.fitted(r.layer, r.compute), each)
+    def _note(self, layer: Any, multiplier: Multiplier, m: int, moe: Any, rows: int) -> None:
+        family, _, tuning = multiplier.made_by(rows, task_of(moe, None))
         kept = ("threads", "tile_m", "tile_k", "stages", "warps_k", "parts", "blocks", "share", "cluster")
         self.notes[layer.fmt.name, layer.n, layer.k, m, moe and moe.name] = {"family": family.NAME} | {x: getattr(tuning, x) for x in kept}
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from humming_convert.bench.document import CORE
-from humming_convert.gemm.families import Family, at_rows
 from humming_convert.gemm.load import LoadedLayer
-from humming_convert.gemm.multiplier import BYTES, Multiplier
+from humming_convert.gemm.multiplier import BYTES
 from humming_convert.gemm.sampled import Rows, tolerance
 from humming_convert.gemm.stored import StoredLayer
 from humming_convert.gemm.timing import Call, copies_for
@@ -75,14 +74,9 @@ class Core:
         for number in range(case.copies(case.nbytes)):
             mine = multiplier.tensors if number == 0 else copied(multiplier.tensors)
             calls.append(replace(multiplier, tensors=mine).bound(x.q, x.scale, y, x.task))
-        each = x.task.each(x.m, max(1, multiplier.layer.experts))
-        family = at_rows(multiplier.family, each, x.task.name)
-        return Prepared(calls, y, tolerance(family, multiplier.layer, multiplier.compute), self._kernel(multiplier, family, each))
-
-    def _kernel(self, multiplier: Multiplier, family: Family, each: int) -> str:
-        tuning = family.tuning(multiplier.layer, multiplier.compute, each)
+        family, compute, tuning = multiplier.made_by(x.m, x.task)
         parts = f", {tuning.parts} parts" if tuning.parts > 1 else ""
-        return f"{family.NAME}, {tuning.tile_m} rows{parts}"
+        return Prepared(calls, y, tolerance(family, multiplier.layer, compute), f"{family.NAME}, {tuning.tile_m} rows{parts}")
 
 
 def copied(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Library:
                 **more,
             )
 
-        allowed = self.layers.tolerance(case.stored.name)
+        allowed = self.layers.tolerance(case.stored.name, case.x.m)
         bits = case.layer.multiplier.device.from_dlpack(y.view(torch.int16)).view("uint16")
         return Prepared([partial(call, mine) for mine in sets], bits, (allowed.size, allowed.result))
 

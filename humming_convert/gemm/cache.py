@@ -11,13 +11,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 
-from humming_convert.gemm.nvrtc import compile_cubin, compiler, options_for
+from humming_convert.gemm.nvrtc import CompileError, compile_cubin, compiler, options_for
 from humming_convert.gemm.source import KernelSource
+from humming_convert.gemm.workers import Compile, at_once
 from humming_convert.manifest.digests import canonical, digest
 
 CUBIN, DESCRIPTION = "kernel.cubin", "kernel.json"
@@ -44,17 +44,19 @@ class KernelCache:
 
     def get(self, source: KernelSource, arch: str) -> Path:
         """The cubin's path; compiled if it is not there."""
+        return self.find(source, arch) or self.put(source, arch, compile_cubin(source, arch))
+
+    def find(self, source: KernelSource, arch: str) -> Path | None:
+        """The cubin's path, if it is there and whole."""
         if self.shipped and (found := self.shipped.get(content_key(source, arch))) is not None:
             return found
-        key = kernel_key(source, arch, options_for(arch), compiler().version)
-        entry = self.folder / key
-        if not whole(entry):
-            self.put(entry, source, arch, compile_cubin(source, arch))
-        return entry / CUBIN
+        entry = self.folder / own_key(source, arch)
+        return entry / CUBIN if whole(entry) else None
 
-    def put(self, entry: Path, source: KernelSource, arch: str, cubin: bytes) -> None:
+    def put(self, source: KernelSource, arch: str, cubin: bytes) -> Path:
+        """What this machine's compiler made of a source."""
         said = {"name": source.name, "arch": arch, "options": options_for(arch), "compiler": ".".join(map(str, compiler().version))}
-        self.keep(entry.name, cubin, said, source.generated)
+        return self.keep(own_key(source, arch), cubin, said, source.generated)
 
     def keep(self, key: str, cubin: bytes, said: Mapping[str, object], generated: str = "") -> Path:
         """An entry of the cache, whole or not at all; the path of its cubin."""
@@ -110,6 +112,11 @@ def content_key(source: KernelSource, arch: str) -> str:
     return kernel_key(source, arch, (), (0, 0))
 
 
+def own_key(source: KernelSource, arch: str) -> str:
+    """The key of what this machine's compiler makes."""
+    return kernel_key(source, arch, options_for(arch), compiler().version)
+
+
 def whole(entry: Path) -> bool:
     """An entry whose cubin is what its description says."""
     try:
@@ -127,19 +134,49 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _build(folder: Path, source: KernelSource, arch: str) -> str:
-    return str(KernelCache(folder).get(source, arch))
+Wanted = tuple[KernelSource, str]
+"""A source and an architecture."""
 
 
-def build_all(cache: KernelCache, wanted: list[tuple[KernelSource, str]], jobs: int | None = None) -> list[Path]:
-    """Compiles what is not there yet, in processes of their own, since NVRTC compiles one program at a time in a process. This process takes part:
-    the last of them, which in the order of `ROWS` is the largest, while the others start, and then what none of them has begun."""
-    jobs = min(jobs or os.cpu_count() or 1, max(1, len(wanted)))
-    if jobs == 1:
-        return [cache.get(source, arch) for source, arch in wanted]
-    with ProcessPoolExecutor(jobs - 1, mp_context=get_context("spawn")) as pool:
-        elsewhere = [pool.submit(_build, cache.folder, source, arch) for source, arch in wanted[:-1]]
-        here = [cache.get(*wanted[-1])]
-        for future, of in zip(reversed(elsewhere), reversed(wanted[:-1]), strict=True):
-            here.append(cache.get(*of) if future.cancel() else Path(future.result()))
-        return here[::-1]
+def build_all(cache: KernelCache, wanted: list[Wanted], jobs: int | None = None) -> list[Path]:
+    """Compiles what is not there yet. The CompileError of one that does not compile, after which no other is begun."""
+    out: list[Path] = []
+    for found in build_each(cache, wanted, jobs, go_on=False):
+        if isinstance(found, CompileError):
+            raise found
+        out.append(found)
+    return out
+
+
+def build_each(cache: KernelCache, wanted: list[Wanted], jobs: int | None = None, *, go_on: bool = True) -> list[Path | CompileError]:
+    """For each the cubin, or why there is none.  go_on: also after an error; else what was not begun by then has this error too.
+
+    All take from the end, which in the order of `ROWS` is the largest: what takes longest begins first, and in this process, while others start."""
+    done: dict[Wanted, Path | CompileError] = {}
+    todo: list[Wanted] = []
+    for one in dict.fromkeys(wanted):
+        if (path := cache.find(*one)) is None:
+            todo.append(one)
+        else:
+            done[one] = path
+
+    def work(compiled: Compile) -> None:
+        for one in _taken(todo):
+            try:
+                done[one] = cache.put(*one, compiled(*one))
+            except CompileError as error:
+                done[one] = error
+                if not go_on:
+                    todo.clear()
+
+    if todo:
+        at_once(work, compile_cubin, min(jobs or os.cpu_count() or 1, len(todo)), todo.clear)
+    error = next((x for x in done.values() if isinstance(x, CompileError)), None)
+    return [done[one] if error is None else done.get(one, error) for one in wanted]
+
+
+def _taken(todo: list[Wanted]) -> Iterator[Wanted]:
+    """From the end, by several threads."""
+    with suppress(IndexError):
+        while True:
+            yield todo.pop()

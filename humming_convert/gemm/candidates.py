@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
-from humming_convert.gemm.parts import ROOM, bucket, sum_bytes
+from humming_convert.gemm.parts import ROOM, bucket, none_empty, sum_bytes
 from humming_convert.gemm.tuning import Tuning
 
 REGISTERS = 64 * 1024  # of a multiprocessor
@@ -30,7 +30,7 @@ def varied(
 ) -> tuple[Tuning, ...]:
     """sizes: numbers of rows that ask for every tile.  blocks: whether the bound for registers may differ from the heuristics'."""
     first = tuning(layer, compute, rows)
-    tiles = {t.tile_m: t for t in (tuning(layer, compute, size) for size in sizes)}
+    tiles = {t.tile_m: t for t in (*(tuning(layer, compute, size) for size in sizes), first)}
     near = sorted(tiles)
     at = near.index(first.tile_m)
     found = [first]
@@ -48,7 +48,6 @@ def parts_around(layer: Layer, tuning: Tuning, tile_n: int, rows: int, parts: in
     tiles = -(-layer.shape_k // tuning.tile_k)
     for wanted in (parts, 2 * parts, parts // 2, 1):
         if wanted >= 1 and (wanted == 1 or not layer.experts):
-            each = -(-tiles // min(wanted, tiles))
-            found = -(-tiles // each)
+            found = none_empty(tiles, wanted)
             if found == 1 or across * found * sum_bytes(tile_n, tuning.tile_m) <= ROOM:
                 yield found

@@ -6,6 +6,7 @@ Facts: layouts.md 5 (places), cuda_templates/cluster_sm90a.cuh; exactness: signi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from humming_convert.gemm import operands
@@ -13,7 +14,7 @@ from humming_convert.gemm.candidates import parts_around, varied
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.operands import fitted
-from humming_convert.gemm.parts import bucket, parts_of
+from humming_convert.gemm.parts import MULTIPROCESSORS, bucket, parts_of
 from humming_convert.gemm.stages import fitting, stage_bytes
 from humming_convert.gemm.tasks import LISTED, Indexed
 from humming_convert.gemm.tuning import Tuning
@@ -34,22 +35,31 @@ OTHER = 1280
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """stages: at most.  cluster: blocks that share rows of x.  blocks: of a multiprocessor.  warpgroups: that multiply, each 64 rows of W.
-    steps: whose operands are made at once; 0: as many as there are registers for."""
+    """stages: at most.  cluster: blocks that share rows of x.  blocks: of a multiprocessor.  fill: blocks that parts of K make for each multiprocessor.
+    steps: whose operands are made at once.  steps_on_the_way: the same where sums want registers too (`on_the_way`).
+    warpgroups: that multiply, each 64 rows of W."""
 
     stages: int
     cluster: int
     blocks: int
+    fill: float
+    steps: int = 4
+    steps_on_the_way: int = 2
     warpgroups: int = 2
-    steps: int = 0
 
 
 # By bits of an activation and rows of x in a tile: measured on an H200 (docs/gemm.md)
 SIZES = {
-    16: {16: Size(12, 2, 2), 32: Size(10, 2, 2), 64: Size(6, 2, 2), 128: Size(6, 2, 1), 256: Size(6, 2, 1)},
-    8: {16: Size(12, 2, 2), 32: Size(10, 2, 2), 64: Size(8, 2, 1), 128: Size(6, 2, 1), 256: Size(6, 2, 1)},
+    16: {16: Size(12, 2, 2, 2), 32: Size(10, 2, 2, 2), 64: Size(6, 2, 2, 2, 2), 128: Size(6, 2, 1, 1), 256: Size(6, 2, 1, 1)},
+    8: {16: Size(12, 2, 2, 1, 4, 4), 32: Size(10, 2, 2, 1), 64: Size(8, 2, 1, 1, 4, 4), 128: Size(6, 2, 1, 1), 256: Size(6, 2, 1, 1)},
 }
-ROWS = (*SIZES[16], 512, 1024, 2048)
+# Rows up to which a tile is taken, where that is more than it has: two of them are quicker than one whose rows wait for parts of K
+TAKEN_TO = {(8, 128): 256}
+# Of weights as wide as activations, 64 rows: there is less to do than to wait for
+FILL_OF_BYTES = {64: 0.5}
+# Rows of several experts: of two or more tiles of W
+FOR_EXPERTS = {(8, 64): Size(8, 2, 1, 1, 2, 2, 4)}
+ROWS = (8, *SIZES[16], 512, 1024, 2048)
 
 # scales that a 16-bit float holds
 HELD = {("f16", "f16"), ("e4m3", "f16")} | {(scale, "bf16") for scale in ("bf16", "e8m0", "e5m3", "e4m3", "e5m2")}
@@ -125,8 +135,28 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
     sizes = {
         m: size for m, size in SIZES[layer.act_bits].items() if m <= 128 or not on_the_way(layer, compute) or _by_halves(layer, compute)
     }
-    tile_m = next((m for m in sizes if rows <= m), max(sizes))
-    return _tuning(layer, compute, tile_m, rows, sizes[tile_m])
+    most = (
+        rows if not layer.experts or on_the_way(layer, compute) else rows + round(2 * math.sqrt(rows))
+    )  # experts do not have the same number
+    tile_m = next((m for m in sizes if most <= TAKEN_TO.get((layer.act_bits, m), m)), max(sizes))
+    size = sizes[tile_m]
+    if layer.experts and layer.shape_n % 256 == 0 and not on_the_way(layer, compute):
+        size = FOR_EXPERTS.get((layer.act_bits, tile_m), size)
+    if layer.bits == layer.act_bits == 8:
+        return _joined_if_few(_tuning(layer, compute, tile_m, rows, replace(size, fill=FILL_OF_BYTES.get(tile_m, size.fill))), layer, rows)
+    return _tuning(layer, compute, tile_m, rows, size)
+
+
+def _joined_if_few(tuning: Tuning, layer: Layer, rows: int) -> Tuning:
+    """Parts of K as blocks of one cluster, where all blocks fit into half of the places, as weights that wait for memory alone want it."""
+    across = layer.shape_n // tile_n(tuning) * -(-rows // tuning.tile_m)
+    few = 2 * across * tuning.parts <= MULTIPROCESSORS * tuning.blocks
+    return replace(tuning, joined=1) if few and _joins(tuning) else tuning
+
+
+def _joins(tuning: Tuning) -> bool:
+    """Whether parts of K may be blocks of one cluster."""
+    return tuning.parts > 1 and tuning.cluster * tuning.parts <= IN_CLUSTER and tuning.tile_m // 8 % tuning.parts == 0
 
 
 def _tuning(layer: Layer, compute: Compute, tile_m: int, rows: int, size: Size) -> Tuning:
@@ -142,8 +172,8 @@ def _tuning(layer: Layer, compute: Compute, tile_m: int, rows: int, size: Size) 
         tile_k=tile_k,
         stages=stages,
         shared=max(stages * each, tile_m * (4 * across + BESIDE)) + aside + 1024,
-        steps=size.steps or (2 if on_the_way(layer, compute) or size.blocks > 1 else 4),
-        parts=parts_of(layer, across, tile_k, tile_m, bucket(rows, tile_m), size.blocks),
+        steps=size.steps_on_the_way if on_the_way(layer, compute) else size.steps,
+        parts=parts_of(layer, across, tile_k, tile_m, bucket(rows, tile_m), size.fill),
         blocks=size.blocks,
         cluster=size.cluster if whole and compute.task != Indexed.name else 1,  # lists are copied by each block for itself
     )
@@ -176,7 +206,10 @@ def candidates(layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
             if warpgroups == 4 and (layer.shape_n % 256 or tile_m > 128 or on_the_way(layer, compute) or (tile_m, steps) == (128, 4)):
                 continue
             blocks = 1 if warpgroups == 4 else size.blocks
-            other = _tuning(layer, compute, tile_m, rows, replace(size, warpgroups=warpgroups, steps=steps, blocks=blocks))
+            other = _tuning(
+                layer, compute, tile_m, rows, replace(size, warpgroups=warpgroups, steps=steps, steps_on_the_way=steps, blocks=blocks)
+            )
             found += [replace(other, parts=p) for p in parts_around(layer, other, tile_n(other), rows, other.parts)]
-    joined = [replace(t, joined=1) for t in found if t.parts > 1 and t.cluster * t.parts <= IN_CLUSTER and t.tile_m // 8 % t.parts == 0]
+    found += [replace(t, joined=0) for t in found]
+    joined = [replace(t, joined=1) for t in found if not layer.experts and _joins(t)]
     return tuple(dict.fromkeys((*found, *joined)))

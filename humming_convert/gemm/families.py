@@ -61,11 +61,12 @@ def gathers(family: Family, tuning: Tuning) -> bool:
 
 PLAIN = cast(Family, mma_any)
 FAMILIES: tuple[Family, ...] = (cast(Family, cluster_sm90a), cast(Family, wgmma_sm90a), cast(Family, mma_sm80), PLAIN)
-# Families that are faster than one for fewer rows, and up to how many (with experts: rows an expert): measured on an H200 (docs/gemm.md). The first that takes
-# a layer is taken
-FOR_FEWER: dict[str, tuple[tuple[int, Family], ...]] = {
-    cluster_sm90a.NAME: ((32, cast(Family, mma_sm80)), (16, cast(Family, wgmma_sm90a))),
-    wgmma_sm90a.NAME: ((32, cast(Family, mma_sm80)),),
+# By family and bits of an activation: one that is faster for fewer rows, and up to how many (with experts: rows an expert): measured on an H200
+# (docs/performance.md)
+FOR_FEWER: dict[tuple[str, int], tuple[int, Family]] = {
+    (cluster_sm90a.NAME, 16): (16, cast(Family, mma_sm80)),
+    (wgmma_sm90a.NAME, 16): (32, cast(Family, mma_sm80)),
+    (wgmma_sm90a.NAME, 8): (32, cast(Family, mma_sm80)),
 }
 # compiled and looked at on a machine without such a GPU: no choice before they have been run on one
 NEVER_RUN: tuple[Family, ...] = (cast(Family, mx_sm120a), cast(Family, umma_sm100a))
@@ -212,12 +213,10 @@ def choose(layer: Layer, compute: Compute, sm: int, among: Sequence[Family] = FA
 
 def _for_fewer(layer: Layer, compute: Compute, sm: int, family: Family) -> tuple[tuple[int, Family], ...]:
     """The family that is faster for fewer rows than `family`, and up to how many; none."""
-    for rows, other in FOR_FEWER.get(family.NAME, ()):
-        # sm_90 has no E4M3 for mma.sync: the compiler unpacks every operand to float16
-        unpacks = other.NAME == mma_sm80.NAME and family.fitted(layer, compute).operand == "e4m3"
-        if not unpacks and other.why_not(layer, compute, sm) is None:
-            return ((rows, other),)
-    return ()
+    rows, other = FOR_FEWER.get((family.NAME, layer.act_bits), (0, PLAIN))
+    # sm_90 has no E4M3 for mma.sync: the compiler unpacks every operand to float16
+    unpacks = other.NAME == mma_sm80.NAME and family.fitted(layer, compute).operand == "e4m3"
+    return ((rows, other),) if rows and not unpacks and other.why_not(layer, compute, sm) is None else ()
 
 
 def named(name: str) -> Family:

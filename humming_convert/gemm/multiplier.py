@@ -95,13 +95,16 @@ class Multiplier:
         self.bound(q, scale, y, task)()
         return y
 
+    def made_by(self, m: int, task: Task) -> tuple[Family, Compute, Tuning]:
+        """What makes m rows of y, of all experts: whoever asks for a tolerance or a name of a product asks here."""
+        return chosen(self.family, self.layer, self.compute, task.each(m, max(1, self.layer.experts)), task.name)
+
     def bound(self, q: Any, scale: Any, y: Any, task: Task | NDArray[Any] | None = None) -> Callable[[], None]:
         """The product as a call that only launches, as often as one likes, one after the other. y: where it goes, of `multiply`'s shape and bytes."""
         layer, m = self.layer, q.shape[0] * _top_k(task)
         if not isinstance(task, Task):
             task = Dense() if task is None else Indexed(task)
-        each = task.each(m, max(1, layer.experts))
-        family, compute, tuning = chosen(self.family, layer, self.compute, each, task.name)
+        family, compute, tuning = self.made_by(m, task)
         lists = task.lists(self.device, m, max(1, layer.experts), tuning.tile_m)
         if not lists.tiles:
             return lambda: None

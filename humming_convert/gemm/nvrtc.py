@@ -1,8 +1,8 @@
 """NVRTC through its C interface: CUDA text to a cubin, on any machine, without a driver.
 
 In: a KernelSource and an architecture.  Out: the bytes of a cubin; CompileError names source, options, log and what is missing.
-Facts: nvidia-cuda-nvrtc puts its libraries into site-packages/nvidia/cu13/lib (CUDA 12: nvidia/cuda_nvrtc/lib); the builtins library has to be
-loaded first, and only a real architecture (`sm_90a`) gives a cubin.
+Facts: nvidia-cuda-nvrtc puts its libraries into site-packages/nvidia/cu13/lib (CUDA 12: nvidia/cuda_nvrtc/lib), and only a real architecture
+(`sm_90a`) gives a cubin.  The calls themselves: gemm/nvrtc_program.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from humming_convert.gemm import nvrtc_program
 from humming_convert.gemm.source import KernelSource
 
 INSTALL = "python -m pip install 'nvidia-cuda-nvrtc>=13.0' (CUDA 12: nvidia-cuda-nvrtc-cu12), or humming-convert[cuda13]"
@@ -42,10 +43,11 @@ class CompileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """NVRTC, loaded. `version` as the library says it, not as its file is named."""
+    """NVRTC, loaded. `version` as the library says it, not as its file is named.  builtins: what was loaded before it."""
 
     library: ctypes.CDLL
     path: Path
+    builtins: tuple[Path, ...]
     version: tuple[int, int]
 
 
@@ -65,12 +67,11 @@ def compiler() -> Compiler:
     """The first NVRTC that is found. CompileError if there is none."""
     for folder in folders():
         for path in sorted(folder.glob("libnvrtc.so.1[0-9]"), reverse=True):
-            for builtins in sorted(folder.glob("libnvrtc-builtins.so.1*")):
-                ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
-            library = ctypes.CDLL(str(path))
+            builtins = tuple(sorted(folder.glob("libnvrtc-builtins.so.1*")))
+            library = nvrtc_program.load(str(path), tuple(map(str, builtins)))
             major, minor = ctypes.c_int(), ctypes.c_int()
             library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-            return Compiler(library, path, (major.value, minor.value))
+            return Compiler(library, path, builtins, (major.value, minor.value))
     raise CompileError("NVRTC, the CUDA run-time compiler, is not installed", missing=INSTALL)
 
 
@@ -95,32 +96,29 @@ def options_for(arch: str) -> tuple[str, ...]:
 
 def compile_cubin(source: KernelSource, arch: str) -> bytes:
     """arch: a real architecture such as `sm_90a`."""
-    nvrtc, options = compiler().library, options_for(arch)
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    names = (ctypes.c_char_p * len(source.headers))(*(name.encode() for name, _ in source.headers))
-    texts = (ctypes.c_char_p * len(source.headers))(*(text.encode() for _, text in source.headers))
-    status = nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.entry.encode(), b"entry.cu", len(source.headers), texts, names)
-    if status:
-        raise CompileError(f"NVRTC takes no program (status {status})", options=options)
-    try:
-        array = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
-        failed = nvrtc.nvrtcCompileProgram(program, len(options), array)
-        get_size, get = ("nvrtcGetProgramLogSize", "nvrtcGetProgramLog") if failed else ("nvrtcGetCUBINSize", "nvrtcGetCUBIN")
-        getattr(nvrtc, get_size)(program, ctypes.byref(size))
-        data = ctypes.create_string_buffer(size.value)
-        getattr(nvrtc, get)(program, data)
-    finally:
-        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    if failed:
-        log = data.value.decode(errors="replace")
-        raise CompileError(
-            f"{source.name} does not compile for {arch} (status {failed})",
-            source=source.generated,
-            options=options,
-            log=log,
-            missing=_missing(log),
-        )
-    return data.raw
+    return cubin_of(source, arch, nvrtc_program.compiled(compiler().library, program_of(source, arch)))
+
+
+def program_of(source: KernelSource, arch: str) -> list[bytes]:
+    """What nvrtc_program compiles, here or elsewhere."""
+    return nvrtc_program.program(source.entry, source.headers, options_for(arch))
+
+
+def cubin_of(source: KernelSource, arch: str, reply: list[bytes]) -> bytes:
+    """Out of the reply of nvrtc_program."""
+    (outcome, status, data), options = reply, options_for(arch)
+    if outcome == nvrtc_program.COMPILED:
+        return data
+    if outcome == nvrtc_program.NO_PROGRAM:
+        raise CompileError(f"NVRTC takes no program (status {int(status)})", options=options)
+    log = data.decode(errors="replace")
+    raise CompileError(
+        f"{source.name} does not compile for {arch} (status {int(status)})",
+        source=source.generated,
+        options=options,
+        log=log,
+        missing=_missing(log),
+    )
 
 
 def _missing(log: str) -> str | None:

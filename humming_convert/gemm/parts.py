@@ -10,15 +10,21 @@ from humming_convert.gemm.layer import Layer
 
 MULTIPROCESSORS = 132  # of an H100 or H200; that of other GPUs are as many within a factor of two
 ROOM = 64 << 20  # bytes of sums
+MOST = 4  # more take longer to add up than they save (docs/performance.md)
 
 
-def parts_of(layer: Layer, tile_n: int, tile_k: int, tile_m: int, rows: int, blocks: int) -> int:
-    """Blocks along K that give each multiprocessor `blocks`, as far as there are tiles of K; 1 with experts, where rows make blocks enough."""
+def parts_of(layer: Layer, tile_n: int, tile_k: int, tile_m: int, rows: int, blocks: float) -> int:
+    """Blocks along K that give each multiprocessor `blocks`, as far as there are tiles of K, MOST at most; 1 with experts, where rows make blocks enough."""
     if layer.experts:
         return 1
     across, tiles = -(-layer.n // tile_n) * -(-rows // tile_m), -(-layer.shape_k // tile_k)
-    wanted = min(tiles, max(1, MULTIPROCESSORS * blocks // across), max(1, ROOM // (across * sum_bytes(tile_n, tile_m))))
-    each = -(-tiles // wanted)
+    wanted = min(tiles, MOST, max(1, int(MULTIPROCESSORS * blocks) // across), max(1, ROOM // (across * sum_bytes(tile_n, tile_m))))
+    return none_empty(tiles, wanted)
+
+
+def none_empty(tiles: int, wanted: int) -> int:
+    """At most so many parts of the tiles of K: all as long, apart from the last, and that has one too. Kernels of other numbers do not compile."""
+    each = -(-tiles // min(wanted, tiles))
     return -(-tiles // each)
 
 

@@ -132,7 +132,7 @@ class LibraryLayers:
         y: F64 = layer(x, experts).to(torch.float64).cpu().numpy()
         return y
 
-    def tolerance(self, name: str) -> Tolerance:
+    def tolerance(self, name: str, rows: int) -> Tolerance:
         return A16 if self.stored[name].config["input_quant_mode"] == "none" else QUANTIZED
 
 

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humming_convert.findings import Refused
-from humming_convert.gemm.check import HALF_STEP, as_float, sum_tolerance
-from humming_convert.gemm.families import at_rows
+from humming_convert.gemm.check import as_float
 from humming_convert.gemm.load import Loaded, LoadedLayer, load_folder
+from humming_convert.gemm.sampled import tolerance
 from humming_convert.gemm.stored import StoredLayer
+from humming_convert.gemm.tasks import Dense, Indexed
 from humming_convert.manifest.build import NAME
 from humming_convert.serve.folder import PackedFolder
 from humming_convert.serve.machine import key_of
@@ -41,7 +42,9 @@ class Layers(Protocol):
         """A small product from the host and back."""
         ...
 
-    def tolerance(self, name: str) -> Tolerance: ...
+    def tolerance(self, name: str, rows: int) -> Tolerance:
+        """Of a product of so many rows, of all experts, for which there may be other kernels than for fewer."""
+        ...
 
     @property
     def sm(self) -> int: ...
@@ -68,11 +71,11 @@ class CoreLayers:
         device, layer = self.loaded.device, self.loaded[name]
         return as_float(device.get(layer(device.put(bits), experts)), layer.multiplier.layer.half).astype(np.float64)
 
-    def tolerance(self, name: str) -> Tolerance:
+    def tolerance(self, name: str, rows: int) -> Tolerance:
         multiplier = self.loaded[name].multiplier
-        layer, compute = multiplier.layer, multiplier.compute
-        family = at_rows(multiplier.family, -(-ROWS // max(1, layer.experts)), compute.task)
-        return Tolerance(size=sum_tolerance(family, layer, compute), result=HALF_STEP[layer.half])
+        layer = multiplier.layer
+        family, compute, _ = multiplier.made_by(rows, Indexed(np.zeros(rows, np.int64)) if layer.experts else Dense())
+        return Tolerance(*tolerance(family, layer, compute))
 
 
 @dataclass
@@ -88,9 +91,8 @@ class CheckedLayers(Mapping[str, Any]):
         stored = self.layers.stored[name]
         key = key_of(stored.entry)
         if self.check and key not in self.checked:
-            finding = self_check(
-                stored, lambda bits, experts: self.layers.product(name, bits, experts), self.layers.tolerance(name), self.layers.sm
-            )
+            allowed = self.layers.tolerance(name, ROWS)
+            finding = self_check(stored, lambda bits, experts: self.layers.product(name, bits, experts), allowed, self.layers.sm)
             if finding is not None:
                 raise Refused([finding])
             self.checked.add(key)

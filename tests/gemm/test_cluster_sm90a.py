@@ -26,7 +26,7 @@ from emulated_checks import (
 
 from humming_convert.gemm import cluster_sm90a, gather_any
 from humming_convert.gemm.check import random_rows
-from humming_convert.gemm.cluster_sm90a import SIZES, Size
+from humming_convert.gemm.cluster_sm90a import SIZES
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.multiplier import Multiplier, source_of
@@ -61,7 +61,8 @@ class Shaped(Tile):
 
     def tuning(self, layer: Layer, compute: Compute, rows: int) -> Tuning:
         tile_m = next(m for m in SIZES[16] if self.rows <= m)
-        size = replace(cluster_sm90a.SIZES[layer.act_bits][tile_m], warpgroups=self.warpgroups, steps=self.steps, blocks=1)
+        changed = {"warpgroups": self.warpgroups, "steps": self.steps, "steps_on_the_way": self.steps, "blocks": 1}
+        size = replace(cluster_sm90a.SIZES[layer.act_bits][tile_m], **changed)
         return cluster_sm90a._tuning(layer, compute, tile_m, rows, size)
 
 
@@ -78,7 +79,7 @@ def taken(spec: Spec, rounds: bool) -> bool:
 @pytest.fixture
 def few_stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stages are used again, and K has two parts at most."""
-    sizes = {bits: {m: Size(3, s.cluster, s.blocks) for m, s in of.items()} for bits, of in SIZES.items()}
+    sizes = {bits: {m: replace(s, stages=3) for m, s in of.items()} for bits, of in SIZES.items()}
     monkeypatch.setattr(cluster_sm90a, "SIZES", sizes)
     whole = cluster_sm90a.parts_of
     monkeypatch.setattr(cluster_sm90a, "parts_of", lambda *about: min(2 if about[3] >= 64 else 1, whole(*about)))

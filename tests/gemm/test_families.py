@@ -10,6 +10,7 @@ from compile_table import inspect, tool
 from narrow_layers import NARROW, Narrow
 from needs import needs_nvrtc
 
+from humming_convert.gemm import cluster_sm90a
 from humming_convert.gemm.families import FAMILIES, FOR_FEWER, NEVER_RUN, PLAIN, ByRows, at_rows, choose, named
 from humming_convert.gemm.multiplier import source_of, sources
 from humming_convert.gemm.nvrtc import architecture, compile_cubin
@@ -44,21 +45,39 @@ def test_every_layer_has_a_family_and_every_family_that_was_passed_over_has_a_re
     assert taken == {"cluster_sm90a": by_cluster, "wgmma_sm90a": 221 - by_cluster, "mma_sm80": 45, "mma_any": 270}
 
 
-def test_few_rows_beside_hopper_s_own_instruction_go_to_mma_sync_unless_it_would_unpack_every_operand() -> None:
-    kinds = {"mma_sm80": 0, "wgmma_sm90a": 0}
-    few, some = (rows for rows, _ in FOR_FEWER["cluster_sm90a"])
+def test_few_rows_of_16_bits_go_to_mma_sync_and_those_of_8_bits_to_the_cluster_family_where_it_takes_them() -> None:
+    kinds: dict[tuple[str, int, str], int] = {}
     for spec in selected():
-        case = case_of(spec, 90)
+        case = case_of(spec, 90, rounds=True)
         choice = choose(case.layer, case.compute, 90)
         if choice.family.NAME not in ("cluster_sm90a", "wgmma_sm90a"):
             assert choice.kernels is choice.family
             continue
+        few, other = FOR_FEWER.get((choice.family.NAME, case.layer.act_bits), (0, choice.family))
         operand = choice.family.fitted(case.layer, case.compute).operand
         assert at_rows(choice.kernels, few + 1) is choice.family
-        at_few = at_rows(choice.kernels, some if operand == "e4m3" else few)
-        assert ("wgmma_sm90a" if operand == "e4m3" else "mma_sm80") == at_few.NAME
-        kinds[at_few.NAME] += 1
-    assert min(kinds.values()) > 20, kinds
+        at_few = at_rows(choice.kernels, max(1, few))
+        assert at_few is (choice.family if operand == "e4m3" else other)  # which mma.sync of sm_90 would unpack
+        kind = choice.family.NAME, case.layer.act_bits, at_few.NAME
+        kinds[kind] = kinds.get(kind, 0) + 1
+    assert set(kinds) >= {
+        ("cluster_sm90a", 16, "mma_sm80"),
+        ("cluster_sm90a", 8, "cluster_sm90a"),
+        ("wgmma_sm90a", 16, "mma_sm80"),
+    }, kinds
+
+
+@pytest.mark.parametrize("act_bits", [8, 16])
+def test_every_tile_of_experts_is_asked_for_by_some_number_of_rows(act_bits: int) -> None:
+    """So that what is shipped is what is launched: tiles are taken for more rows than experts have in the mean."""
+    for spec in selected():
+        case = case_of(spec, 90, rounds=True)
+        layer, compute = case.layer, case.compute
+        if not layer.experts or layer.act_bits != act_bits or cluster_sm90a.why_not(layer, compute, 90) is not None:
+            continue
+        fitted = cluster_sm90a.fitted(layer, compute)
+        known = {cluster_sm90a.tuning(layer, fitted, m) for m in cluster_sm90a.ROWS}
+        assert {cluster_sm90a.tuning(layer, fitted, m) for m in range(1, 3000)} <= known
 
 
 def test_rows_in_lists_are_copied_by_each_block_for_itself() -> None:

@@ -101,7 +101,7 @@ def judge(job: tuple[Path, str, list[str]]) -> list[dict[str, Any]]:
         got = y.double().cpu().numpy()
         meant, unsure = activations(s, bits, 90)
         reference = s.reference(s.tensors())
-        error, tolerance, over = 0.0, layers.layers.tolerance(name), 0
+        error, tolerance, over = 0.0, layers.layers.tolerance(name, ROWS), 0
         for e in range(max(1, s.layer.experts)):
             mine = np.flatnonzero(experts == e) if experts is not None else np.arange(ROWS)
             w, bias = reference.weights(e), reference.bias(e)
@@ -118,6 +118,7 @@ def judge(job: tuple[Path, str, list[str]]) -> list[dict[str, Any]]:
 
 def planted(layers: Any, name: str) -> bool:
     """Is an error in the loaded tensors seen? The scales of the layer, moved by one row or column."""
+    from humming_convert.serve.self_check import ROWS as FEW
     from humming_convert.serve.self_check import self_check
 
     layer = layers.layers[name]
@@ -125,7 +126,8 @@ def planted(layers: Any, name: str) -> bool:
     role = "weight_scale" if tensors["weight_scale"].shape[-1] > 1 else "weight"
     kept = tensors[role]
     tensors[role] = rolled(kept)
-    found = self_check(layers.layers.stored[name], lambda b, e: layers.layers.product(name, b, e), layers.layers.tolerance(name), 90)
+    allowed = layers.layers.tolerance(name, FEW)
+    found = self_check(layers.layers.stored[name], lambda b, e: layers.layers.product(name, b, e), allowed, 90)
     tensors[role] = kept
     return found is not None
 

@@ -16,6 +16,9 @@ import humming_convert as hc
 from humming_convert.api import UsageError
 from humming_convert.checkpoint.header import read_header
 from humming_convert.gemm import load as core
+from humming_convert.gemm.check import sum_tolerance
+from humming_convert.gemm.families import named
+from humming_convert.gemm.source import KernelSource
 from humming_convert.gemm.stored import StoredLayer, stored_layers
 from humming_convert.serve.self_check import ROWS, SAMPLED, probe, sampled
 from tests.samples import sample
@@ -115,6 +118,32 @@ def test_a_backend_that_multiplies_otherwise_is_refused(packed: Packed, emulated
     layers.layers.product = lambda name, bits, experts: wrong(name, right(name, bits, experts))  # type: ignore[method-assign]
     finding = refused(lambda: layers[next(iter(layers))])
     assert finding.code == "self-check" and "worst at" in finding.message
+
+
+@pytest.mark.parametrize("name", [DENSE, EXPERTS])
+def test_a_tolerance_is_that_of_the_kernels_that_make_so_many_rows(
+    packed: Packed, emulated: FakeDevice, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """16 rows of the self-check, and more or fewer, for which another family may multiply."""
+    launched: list[str] = []
+
+    def bound(source: KernelSource, *rest: Any) -> Callable[[], None]:
+        launched.append(source.name)
+        return lambda: None
+
+    monkeypatch.setattr(emulated, "bound", bound)
+    layers = hc.load(packed(name), check=False).layers
+    seen: dict[str, set[float]] = {}
+    for layer, stored in layers.stored.items():
+        experts = stored.layer.experts
+        multiplier = layers[layer].multiplier
+        for rows in (1, ROWS, 32, 33, 32 * max(1, experts), 32 * max(1, experts) + 1):
+            launched.clear()
+            layers.product(layer, np.zeros((rows, stored.layer.k), np.uint16), np.arange(rows) % experts if experts else None)
+            found, (kernel,) = layers.tolerance(layer, rows), launched
+            assert found.size == sum_tolerance(named(kernel), multiplier.layer, multiplier.compute), (layer, rows, kernel)
+            seen.setdefault(kernel, set()).add(found.size)
+    assert len(seen) == 2 and len(set.union(*seen.values())) == 2, seen
 
 
 @needs_compiler
