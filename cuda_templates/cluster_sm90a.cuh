@@ -93,12 +93,26 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
     }
   };
 
+  // Rows of an expert end where they end: of a tile that is not half full the other half is left out. The loop over K is there twice, since products
+  // beside a branch would wait for each other.
+  const auto all_or_half = [&](const auto& multiply_all, auto all, auto half) {
+    if constexpr (S::kShort) {
+      if (same_in_warp(aside.row_of_y(kept, S::kTileM / 2) >= 0)) {
+        multiply_all(all);
+      } else {
+        multiply_all(half);
+      }
+    } else {
+      multiply_all(all);
+    }
+  };
+
   // Multiplies tile `tile` item by item, adds up what was multiplied before, and makes the next operands in the place of those before. One group of
   // products is under way whenever an item begins, but for the very first: else the compiler waits for each of them.
   u32 a[S::kByHalves ? 2 * S::kOperandSets : 2][S::kItemSteps][4];
   StageTurn<T::stages> now, before;
-  const auto multiply = [&](auto which, int tile, auto is_first) {
-    constexpr int kNow = decltype(which)::value;
+  const auto multiply = [&](auto rows_of_product, auto which, int tile, auto is_first) {
+    constexpr int kNow = decltype(which)::value, kRows = decltype(rows_of_product)::value;
     const u8* const stage = all_stages.bytes(now);
     const Rows rows(shared_address(stage));
     unrolled<0, S::kItems>([&](auto of_tile) {
@@ -113,8 +127,8 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
       ready();
 #pragma unroll
       for (int step = 0; step < S::kItemSteps; step++) {
-        auto& sums = pick<S::kOnTheWay>(part[S::kOnTheWay ? kSet : 0], total[0]);
-        wgmma<C::operand, S::kRowsOfProduct>(sums, a[kOperands][step], rows.step(kItem * S::kItemSteps + step), !S::kOnTheWay || !kBegins || step > 0);
+        auto& sums = reinterpret_cast<Sum(&)[kRows / 2]>(pick<S::kOnTheWay>(part[S::kOnTheWay ? kSet : 0], total[0]));
+        wgmma<C::operand, kRows>(sums, a[kOperands][step], rows.step(kItem * S::kItemSteps + step), !S::kOnTheWay || !kBegins || step > 0);
       }
       close_products();
       if constexpr (!kIsFirst) {
@@ -137,7 +151,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
     });
   };
   // Multiplies tile `tile` by one half of the rows of x, then by the other. While this warpgroup scales sums, the tensor cores have the other one's.
-  const auto multiply_halves = [&](auto which, int tile) {
+  const auto multiply_halves = [&](auto halves, auto which, int tile) {
     constexpr int kNow = decltype(which)::value, kOperands = 2 * kNow, kNext = S::kOperandSets == 2 ? 2 - kOperands : 0;
     const u8* const stage = all_stages.bytes(now);
     const Rows rows(shared_address(stage));
@@ -146,13 +160,16 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
     before = now, now = now.next();
     unrolled<0, 2>([&](auto half) {
       constexpr int kHalf = decltype(half)::value;
-      pin(part[0]);
-      ready();
-      unrolled<0, S::kSteps>([&](auto step) {
-        constexpr int kItem = step.value / S::kItemSteps, kOfItem = step.value % S::kItemSteps;
-        wgmma<C::operand, S::kRowsOfProduct>(part[0], a[kOperands + kItem][kOfItem], rows.step(step.value, kHalf * S::kRowsOfProduct), step.value > 0);
-      });
-      close_products();
+      constexpr bool kThere = kHalf < decltype(halves)::value;
+      if constexpr (kThere) {
+        pin(part[0]);
+        ready();
+        unrolled<0, S::kSteps>([&](auto step) {
+          constexpr int kItem = step.value / S::kItemSteps, kOfItem = step.value % S::kItemSteps;
+          wgmma<C::operand, S::kRowsOfProduct>(part[0], a[kOperands + kItem][kOfItem], rows.step(step.value, kHalf * S::kRowsOfProduct), step.value > 0);
+        });
+        close_products();
+      }
       const auto make_next = [&](auto item) {
         make_operands<S, L, C::operand, item.value>(a[kNext + item.value], all_stages.bytes(now), w, here_n, tile + 1);
         pin(a[kNext + item.value]);
@@ -161,8 +178,10 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
         if constexpr (kHalf == 0) all_stages.wait(now);
         make_next(half);
       }
-      wait_for_products<0>();
-      add_scaled(Constant<0>(), half);
+      if constexpr (kThere) {
+        wait_for_products<0>();
+        add_scaled(Constant<0>(), half);
+      }
       if (S::kOperandSets == 1 && kHalf == 1 && tile + 1 < end) {
         all_stages.wait(now);
         unrolled<0, 2>(make_next);
@@ -178,26 +197,32 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   if constexpr (S::kByHalves) {
     make_operands<S, L, C::operand, 1>(a[1], all_stages.bytes(now), w, here_n, begin);
     pin(a[1]);
-    for (tile = begin; tile + 1 < end; tile += 2) {
-      multiply_halves(Constant<0>(), tile);
-      multiply_halves(Constant<S::kOperandSets - 1>(), tile + 1);
-    }
-    if (tile < end) multiply_halves(Constant<0>(), tile);
+    const auto multiply_all = [&](auto halves) {
+      for (tile = begin; tile + 1 < end; tile += 2) {
+        multiply_halves(halves, Constant<0>(), tile);
+        multiply_halves(halves, Constant<S::kOperandSets - 1>(), tile + 1);
+      }
+      if (tile < end) multiply_halves(halves, Constant<0>(), tile);
+    };
+    all_or_half(multiply_all, Constant<2>(), Constant<1>());
   } else {
-    multiply(Constant<0>(), begin, Constant<1>());
-    for (; tile + 1 < end; tile += 2) {
-      multiply(Constant<1>(), tile, Constant<0>());
-      multiply(Constant<0>(), tile + 1, Constant<0>());
-    }
-    constexpr int kOfFirst = (S::kSegments - 1) % 2, kOfSecond = (2 * S::kSegments - 1) % 2;  // the last set of a tile
-    if (tile < end) {
-      multiply(Constant<1>(), tile, Constant<0>());
-      wait_for_products<0>();
-      if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>(), Constant<0>());
-    } else {
-      wait_for_products<0>();
-      if constexpr (S::kOnTheWay) add_scaled(Constant<kOfFirst>(), Constant<0>());
-    }
+    const auto multiply_all = [&](auto rows) {
+      multiply(rows, Constant<0>(), begin, Constant<1>());
+      for (; tile + 1 < end; tile += 2) {
+        multiply(rows, Constant<1>(), tile, Constant<0>());
+        multiply(rows, Constant<0>(), tile + 1, Constant<0>());
+      }
+      constexpr int kOfFirst = (S::kSegments - 1) % 2, kOfSecond = (2 * S::kSegments - 1) % 2;  // the last set of a tile
+      if (tile < end) {
+        multiply(rows, Constant<1>(), tile, Constant<0>());
+        wait_for_products<0>();
+        if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>(), Constant<0>());
+      } else {
+        wait_for_products<0>();
+        if constexpr (S::kOnTheWay) add_scaled(Constant<kOfFirst>(), Constant<0>());
+      }
+    };
+    all_or_half(multiply_all, Constant<S::kRowsOfProduct>(), Constant<S::kRowsOfProduct / 2>());
   }
   pin(total[0]);
 

@@ -47,6 +47,7 @@ struct ClusterShape : StageShape<L, T::threads - 128, T::threads / 128 - 1, T::t
   // 256 rows of x leave room for sums of 128: those are multiplied, then the others
   static constexpr bool kByHalves = kOnTheWay && kTileM == 256;
   static constexpr int kRowsOfProduct = kByHalves ? kTileM / 2 : kTileM, kSets = kByHalves ? 1 : 2, kSumsOfSet = kRowsOfProduct / 2;  // of sums on the way
+  static constexpr bool kShort = L::experts && kTileM == 256;  // half of the rows may be left out
   static constexpr int kOperandSets = kByHalves && kActGroups > 0 ? 1 : 2;  // of tiles by halves; of items else
   // Steps whose operands are made at once: two sets of them are alive. Fewer where registers are wanted: for two more sets of sums, scales of x, a second block
   static constexpr int kSegmentSteps = kSegmentK / kStep;

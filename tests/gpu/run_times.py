@@ -175,19 +175,21 @@ def main() -> int:
     parser.add_argument("--ready", action="store_true")
     parser.add_argument("--jobs", type=int, default=16)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--layers", default=",".join(LAYERS), help="names of these, with commas between")
     asked = parser.parse_args()
     if asked.compile:
         compile_here()
         return 0
     every = list(FAMILIES)
-    for name, row in LAYERS.items():
+    layers = {name: LAYERS[name] for name in asked.layers.split(",")}
+    for name, row in layers.items():
         print(name)
         ready(row, [] if asked.ready else every, asked.jobs)
         if asked.quick:
             break
     if asked.ready:
         return 0
-    for name, row in LAYERS.items():
+    for name, row in layers.items():
         products(name, row, 8192, 8192, (1, 16, 64, 256, 4096), every if name == "W4A16 g128" else every[:1])
         if asked.quick:
             break
