@@ -142,9 +142,11 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
     size = sizes[tile_m]
     if layer.experts and layer.shape_n % 256 == 0 and not on_the_way(layer, compute):
         size = FOR_EXPERTS.get((layer.act_bits, tile_m), size)
-    if layer.bits == layer.act_bits == 8:
-        return _joined_if_few(_tuning(layer, compute, tile_m, rows, replace(size, fill=FILL_OF_BYTES.get(tile_m, size.fill))), layer, rows)
-    return _tuning(layer, compute, tile_m, rows, size)
+    if not layer.bits == layer.act_bits == 8:
+        return _tuning(layer, compute, tile_m, rows, size)
+    if not on_the_way(layer, compute):
+        size = replace(size, fill=FILL_OF_BYTES.get(tile_m, size.fill))
+    return _joined_if_few(_tuning(layer, compute, tile_m, rows, size), layer, rows)
 
 
 def _joined_if_few(tuning: Tuning, layer: Layer, rows: int) -> Tuning:

@@ -32,7 +32,7 @@ INSTEAD = {
     "warpgroup_sm90a.cuh": "emulated_warpgroup.hpp",
 }
 SHARED = re.compile(r"extern __shared__ (__align__\(128\) )?u8 shared\[\];")
-ORDERS = ("forwards", "backwards", "lanes", "warpgroup")  # of emulated_threads.hpp
+ORDERS = ("forwards", "backwards", "lanes", "warpgroup", "assistants")  # of emulated_threads.hpp
 # how x comes
 FAMILIES = {"mma_sm80": "x", "wgmma_sm90a": "x", "cluster_sm90a": "hc::given_rows<hc::GivenRows<Compute>>(x)"}
 KERNEL = """namespace of{i} {{

@@ -35,8 +35,8 @@ namespace hc {
 constexpr int kRoom = 227 << 10, kBlocks = 8, kBefore = 384;  // bytes that lie before those that a launch asks for: not at a multiple of 1024
 
 // Who goes on first: in order; in the opposite order, blocks and clusters too; as far as they can the first two lanes of each warp, or the first
-// warpgroup of each block.
-enum class Order : int { forwards, backwards, lanes, warpgroup };
+// warpgroup of each block, or all but the last three warps.
+enum class Order : int { forwards, backwards, lanes, warpgroup, assistants };
 
 struct How {
   int late_copies, late_products;
@@ -123,6 +123,12 @@ __attribute__((noinline)) inline void wait_until(const Wait& wait) {
   if (!_setjmp(self->at)) _longjmp(scheduler, 1);
 }
 
+// Lets others go on first, as they may.
+__attribute__((noinline)) inline void step_back() {
+  self->wait = {[](const Wait&) { return true; }, [](const Wait&) -> std::string { return "nothing"; }, nullptr, 0};
+  if (!_setjmp(self->at)) _longjmp(scheduler, 1);
+}
+
 // Something that goes on by itself. Those that are late come in the order in which they were started.
 inline void start(bool is_late, std::function<void()> what) {
   if (is_late) {
@@ -197,7 +203,11 @@ inline void resume(Fiber& f) {
 // What has turn i of so many.
 inline int at_turn(int i, int count) { return how.order == Order::backwards ? count - 1 - i : i; }
 
-inline bool is_first(const Fiber& f) { return how.order == Order::lanes ? f.thread % 32 < 2 : how.order == Order::warpgroup ? f.thread < 128 : false; }
+inline bool is_first(const Fiber& f) {
+  if (how.order == Order::lanes) return f.thread % 32 < 2;
+  if (how.order == Order::warpgroup) return f.thread < 128;
+  return how.order == Order::assistants && f.thread < launched.threads - 96;
+}
 
 // One turn for each thread of a block that can go on, of the first ones or of the others; whether any could.
 inline bool turn_of(int block, bool first) {

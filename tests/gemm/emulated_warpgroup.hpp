@@ -192,6 +192,7 @@ inline void release_registers() {
   int& count = of_thread<MyRegisters>().count;
   if (kCount > count) fail("gives up registers from %d to %d", count, kCount);
   of_block<Pool>().left += count - kCount, count = kCount;
+  step_back();
 }
 template <int kCount>
 inline void take_registers() {
