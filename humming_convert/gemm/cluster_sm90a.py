@@ -59,7 +59,7 @@ TAKEN_TO = {(8, 128): 256}
 FILL_OF_BYTES = {64: 0.5}
 # Rows of several experts: of two or more tiles of W
 FOR_EXPERTS = {(8, 64): Size(8, 2, 1, 1, 2, 2, 4)}
-ROWS = (8, *SIZES[16], 512, 1024, 2048)
+ROWS = (8, 16, 20, 32, 64, 128, 256, 512, 1024, 2048)  # 8 and 20: tiles of 16 and 32 rows, which experts of fewer have
 
 # scales that a 16-bit float holds
 HELD = {("f16", "f16"), ("e4m3", "f16")} | {(scale, "bf16") for scale in ("bf16", "e8m0", "e5m3", "e4m3", "e5m2")}
@@ -135,9 +135,8 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
     sizes = {
         m: size for m, size in SIZES[layer.act_bits].items() if m <= 128 or not on_the_way(layer, compute) or _by_halves(layer, compute)
     }
-    most = (
-        rows if not layer.experts or on_the_way(layer, compute) else rows + round(2 * math.sqrt(rows))
-    )  # experts do not have the same number
+    uneven = layer.experts > 0 and not on_the_way(layer, compute)
+    most = rows + round(2 * math.sqrt(rows)) if uneven else rows  # experts do not have the same number
     tile_m = next((m for m in sizes if most <= TAKEN_TO.get((layer.act_bits, m), m)), max(sizes))
     size = sizes[tile_m]
     if layer.experts and layer.shape_n % 256 == 0 and not on_the_way(layer, compute):
@@ -151,7 +150,7 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
 
 def _joined_if_few(tuning: Tuning, layer: Layer, rows: int) -> Tuning:
     """Parts of K as blocks of one cluster, where all blocks fit into half of the places, as weights that wait for memory alone want it."""
-    across = layer.shape_n // tile_n(tuning) * -(-rows // tuning.tile_m)
+    across = layer.shape_n // tile_n(tuning) * (bucket(rows, tuning.tile_m) // tuning.tile_m)
     few = 2 * across * tuning.parts <= MULTIPROCESSORS * tuning.blocks
     return replace(tuning, joined=1) if few and _joins(tuning) else tuning
 
@@ -175,7 +174,7 @@ def _tuning(layer: Layer, compute: Compute, tile_m: int, rows: int, size: Size) 
         stages=stages,
         shared=max(stages * each, tile_m * (4 * across + BESIDE)) + aside + 1024,
         steps=size.steps_on_the_way if on_the_way(layer, compute) else size.steps,
-        parts=parts_of(layer, across, tile_k, tile_m, bucket(rows, tile_m), size.fill),
+        parts=parts_of(layer, across, tile_k, tile_m, bucket(rows, tile_m), size.fill, ROWS[-1]),
         blocks=size.blocks,
         cluster=size.cluster if whole and compute.task != Indexed.name else 1,  # lists are copied by each block for itself
     )

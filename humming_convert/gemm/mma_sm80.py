@@ -84,7 +84,7 @@ def _tuning(layer: Layer, tile_m: int, rows: int, size: Size, segments: int = 1)
         shared=max(stages * each, 0 if size.warps_k == 1 else threads * 2 * tile_m * 4),  # float32, of all warps
         warps_k=size.warps_k,
         steps=(SEGMENT if size.warps_k > 1 else tile_k) // step,
-        parts=parts_of(layer, 64 * size.warps_n, tile_k, tile_m, bucket(rows, tile_m), size.blocks),
+        parts=parts_of(layer, 64 * size.warps_n, tile_k, tile_m, bucket(rows, tile_m), size.blocks, ROWS[-1]),
         blocks=size.blocks,
     )
 

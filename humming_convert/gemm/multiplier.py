@@ -47,7 +47,7 @@ def sources(layer: Layer, compute: Compute, family: Kernels = PLAIN) -> list[Ker
     """Every kernel that such a layer needs, for any number of rows and any task."""
     tasks = GROUPED if layer.experts else (Dense.name,)
     out = []
-    for m in family.ROWS:
+    for m in (*family.ROWS, family.ROWS[-1] + 1):
         for task in tasks:
             one, fitted, tuning = chosen(family, layer, compute, m, task)
             out += [gather_any.source(layer, fitted)] if fitted.task == GATHERED else []

@@ -13,9 +13,10 @@ ROOM = 64 << 20  # bytes of sums
 MOST = 4  # more take longer to add up than they save (docs/performance.md)
 
 
-def parts_of(layer: Layer, tile_n: int, tile_k: int, tile_m: int, rows: int, blocks: float) -> int:
-    """Blocks along K that give each multiprocessor `blocks`, as far as there are tiles of K, MOST at most; 1 with experts, where rows make blocks enough."""
-    if layer.experts:
+def parts_of(layer: Layer, tile_n: int, tile_k: int, tile_m: int, rows: int, blocks: float, known: int) -> int:
+    """Blocks along K that give each multiprocessor `blocks`, as far as there are tiles of K, MOST at most; 1 with experts, where rows make blocks enough.
+    known: rows up to which a family has kernels for each number of parts; one kernel is for all beyond."""
+    if layer.experts or rows > known:
         return 1
     across, tiles = -(-layer.n // tile_n) * -(-rows // tile_m), -(-layer.shape_k // tile_k)
     wanted = min(tiles, MOST, max(1, int(MULTIPROCESSORS * blocks) // across), max(1, ROOM // (across * sum_bytes(tile_n, tile_m))))

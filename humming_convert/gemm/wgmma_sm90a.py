@@ -74,7 +74,7 @@ def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
         tile_k=TILE_K,
         stages=stages,
         shared=max(stages * each, tile_m * (64 * blocks_n + BESIDE) * 4) + 1024,
-        parts=parts_of(layer, 64 * blocks_n, TILE_K, tile_m, bucket(rows, tile_m), size.blocks),
+        parts=parts_of(layer, 64 * blocks_n, TILE_K, tile_m, bucket(rows, tile_m), size.blocks, ROWS[-1]),
         blocks=size.blocks,
         share=size.share,
     )

@@ -10,7 +10,6 @@ from compile_table import inspect, tool
 from narrow_layers import NARROW, Narrow
 from needs import needs_nvrtc
 
-from humming_convert.gemm import cluster_sm90a
 from humming_convert.gemm.families import FAMILIES, FOR_FEWER, NEVER_RUN, PLAIN, ByRows, at_rows, choose, named
 from humming_convert.gemm.multiplier import source_of, sources
 from humming_convert.gemm.nvrtc import architecture, compile_cubin
@@ -67,17 +66,25 @@ def test_few_rows_of_16_bits_go_to_mma_sync_and_those_of_8_bits_to_the_cluster_f
     }, kinds
 
 
-@pytest.mark.parametrize("act_bits", [8, 16])
-def test_every_tile_of_experts_is_asked_for_by_some_number_of_rows(act_bits: int) -> None:
-    """So that what is shipped is what is launched: tiles are taken for more rows than experts have in the mean."""
-    for spec in selected():
-        case = case_of(spec, 90, rounds=True)
+class Large(Spec):
+    """Two tiles of W, or so many that parts of K are few."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (1024, 3072) if self.seed % 2 else (4096, 6144)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_every_kernel_for_some_number_of_rows_is_one_of_those_that_are_shipped(part: int) -> None:
+    """So that nothing is compiled where a folder ships its kernels: tiles are taken for more rows than experts have in the mean, parts of K for others."""
+    for spec in selected()[part::4]:
+        case = case_of(Large(**{name: getattr(spec, name) for name in Spec.__slots__}), 90, rounds=True)
         layer, compute = case.layer, case.compute
-        if not layer.experts or layer.act_bits != act_bits or cluster_sm90a.why_not(layer, compute, 90) is not None:
-            continue
-        fitted = cluster_sm90a.fitted(layer, compute)
-        known = {cluster_sm90a.tuning(layer, fitted, m) for m in cluster_sm90a.ROWS}
-        assert {cluster_sm90a.tuning(layer, fitted, m) for m in range(1, 3000)} <= known
+        kernels = choose(layer, compute, 90).kernels
+        shipped = {s.generated for s in sources(layer, compute, kernels)}
+        for task in ("indexed", "contiguous", "masked") if layer.experts else ("dense",):
+            for rows in (*range(1, 20), 31, 33, 47, 49, 63, 65, 100, 129, 200, 257, 300, 511, 513, 700, 1025, 1500, 2049, 5000, 70000):
+                assert source_of(kernels, layer, compute, rows, task).generated in shipped, (spec.name, task, rows)
 
 
 def test_rows_in_lists_are_copied_by_each_block_for_itself() -> None:
