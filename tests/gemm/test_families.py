@@ -192,6 +192,27 @@ def test_the_cluster_family_waits_for_products_at_its_end_alone_and_keeps_its_su
         assert found["waits"] <= 2 and found["stack"] <= 96, (spec.name, found)
 
 
+@needs_nvrtc
+@pytest.mark.parametrize("act", ["16", "fp8", "fp8:128"])
+def test_so_do_its_kernels_for_experts_and_rows_are_gathered_by_a_kernel_that_compiles(act: str) -> None:
+    """The loop over K is there twice, for whole tiles and for halves; where sums are scaled on the way, by halves, it waits in each."""
+    if tool("nvdisasm") is None or tool("cuobjdump") is None:
+        pytest.skip("no disassembler")
+    family = named("cluster_sm90a")
+    specs = (Large(**{name: getattr(spec, name) for name in Spec.__slots__}) for spec in selected() if spec.act == act)
+    cases = (case_of(spec, 90, rounds=True) for spec in specs)
+    case = next(c for c in cases if c.layer.experts and family.why_not(c.layer, c.compute, 90) is None)
+    for rows, waits in ((2, 2), (32, 2), (1000, 4 if act == "16" else 9)):
+        for task in ("indexed", "contiguous"):
+            found = inspect(compile_cubin(source_of(family, case.layer, case.compute, rows, task), architecture(90)))
+            assert found["waits"] <= waits and found["stack"] <= 96, (case.name, rows, task, found)
+    gathers = [s for s in sources(case.layer, case.compute, family) if s.name == "gather_any"]
+    assert gathers
+    for source in gathers:
+        found = inspect(compile_cubin(source, architecture(90)))
+        assert found["stack"] == 0, found
+
+
 def test_a_cluster_is_never_wider_than_the_tiles_of_w_that_share_rows_of_x() -> None:
     family, spec = named("cluster_sm90a"), fast_specs()["cluster_sm90a"][0]
     layer = case_of(spec, 90, rounds=True).layer
