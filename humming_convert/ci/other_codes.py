@@ -65,6 +65,7 @@ CHECKS = _rows(
     ("gpu-unknown-layer", "error", "a layer of the manifest is none that the kernels know", "verify with the version that the manifest names, or convert again"),
     ("kernels-damaged", "error", "the kernels that a folder ships are not those that were built", "humming-convert kernels build OUT makes them again"),
     ("tuning-damaged", "error", "the folder's tuning file is none; loading leaves it aside", "humming-convert tune OUT makes it again"),
+    ("tune-no-kernel", "warning", "a candidate of `tune` does not compile; it is left out", "report it; the others are measured, and the heuristics' choice is one of them"),
     ("tune-wrong-result", "error", "a candidate of `tune` gives other results than it may; it is not taken", "report it; humming-convert verify OUT --gpu --kernels chosen checks what loading would take"),
     ("bench-wrong-result", "error", "a product that `bench` timed differs from float64 at the places that were compared", "humming-convert verify OUT --gpu checks every weight; if that passes, report it"),
     ("not-packed", "error", "the folder is in the standard form, which no kernel reads", "convert with --target"),

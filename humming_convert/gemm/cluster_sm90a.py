@@ -131,10 +131,14 @@ def rounding(layer: Layer, compute: Compute) -> str:
     return "sums" if kind == "e4m3" and compute.rounds and not on_the_way(layer, fitted(layer, compute)) else "none"
 
 
+def _sizes(layer: Layer, compute: Compute) -> dict[int, Size]:
+    """Those of SIZES that the kernel has for a layer."""
+    halves = not on_the_way(layer, compute) or _by_halves(layer, compute)
+    return {m: size for m, size in SIZES[layer.act_bits].items() if m <= 128 or halves}
+
+
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
-    sizes = {
-        m: size for m, size in SIZES[layer.act_bits].items() if m <= 128 or not on_the_way(layer, compute) or _by_halves(layer, compute)
-    }
+    sizes = _sizes(layer, compute)
     uneven = layer.experts > 0 and not on_the_way(layer, compute)
     most = rows + round(2 * math.sqrt(rows)) if uneven else rows  # experts do not have the same number
     tile_m = next((m for m in sizes if most <= TAKEN_TO.get((layer.act_bits, m), m)), max(sizes))
@@ -199,8 +203,8 @@ def tile_n(tuning: Tuning) -> int:
 
 def candidates(layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
     """The usual ones, those with operands of more or fewer steps at once or with twice as many rows of W, and those whose parts of K are blocks of one cluster."""
-    found = list(varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=False))
-    first, sizes = found[0], SIZES[layer.act_bits]
+    first, sizes = tuning(layer, compute, rows), _sizes(layer, compute)
+    found = [replace(t, joined=0) for t in varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=False)]
     for tile_m in (m for m in sizes if m // 2 <= first.tile_m <= 2 * m):
         size = sizes[tile_m]
         for warpgroups, steps in ((2, 2), (2, 4), (4, 2), (4, 4)):
@@ -211,6 +215,5 @@ def candidates(layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
                 layer, compute, tile_m, rows, replace(size, warpgroups=warpgroups, steps=steps, steps_on_the_way=steps, blocks=blocks)
             )
             found += [replace(other, parts=p) for p in parts_around(layer, other, tile_n(other), rows, other.parts)]
-    found += [replace(t, joined=0) for t in found]
     joined = [replace(t, joined=1) for t in found if not layer.experts and _joins(t)]
-    return tuple(dict.fromkeys((*found, *joined)))
+    return tuple(dict.fromkeys((first, *found, *joined)))

@@ -7,7 +7,7 @@ order, else within rounding. A candidate that is wrong is named and never wins; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humming_convert.findings import Findings
-from humming_convert.gemm.cache import build_all
+from humming_convert.gemm.cache import build_each
 from humming_convert.gemm.check import HALF_STEP, as_float
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
@@ -25,7 +25,7 @@ from humming_convert.gemm.families import ByRows, Family, Fixed, Tuned
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.load import Loaded, load_folder
 from humming_convert.gemm.multiplier import BYTES, ROLES, Multiplier
-from humming_convert.gemm.nvrtc import architecture, compiler
+from humming_convert.gemm.nvrtc import CompileError, architecture, compiler
 from humming_convert.gemm.rewrite import put_file
 from humming_convert.gemm.sampled import Rows, ends, random_activations, sample_of, tolerance
 from humming_convert.gemm.source import KernelSource, kernel_source, templates_digest
@@ -94,9 +94,11 @@ class Tuner:
         bounds = (*bounds_of(kernels), None)
         every = [self._offered(kernels, layer, compute, rows, b) for rows, b in zip(measured_at(kernels), bounds, strict=True)]
         arch = architecture(self.device.sm)
-        wanted = dict.fromkeys(source_of(multiplier, f) for candidates in every for f in candidates)
-        build_all(self.device.cache, [(s, arch) for s in wanted], self.jobs)
-        self.told(f"{stored.name}: {len(wanted)} kernels")
+        wanted = list(dict.fromkeys(source_of(multiplier, f) for candidates in every for f in candidates))
+        built = build_each(self.device.cache, [(s, arch) for s in wanted], self.jobs)
+        missing = {s: e for s, e in zip(wanted, built, strict=True) if isinstance(e, CompileError)}
+        every = [self._compiled(stored, multiplier, candidates, missing) for candidates in every]
+        self.told(f"{stored.name}: {len(wanted) - len(missing)} kernels")
         tensors = stored.tensors()
         for rows, up_to, candidates in zip(measured_at(kernels), bounds, every, strict=True):
             found.ranges.append(self._range(stored, tensors, multiplier, candidates, rows, up_to))
@@ -107,6 +109,22 @@ class Tuner:
         """What this GPU has the shared memory for; the heuristics' choice always, whose launch says so."""
         first, *others = offered(kernels, layer, compute, rows, beyond=up_to is None)
         return (first, *(f for f in others if f.chosen.shared <= self.device.shared_most))
+
+    def _compiled(
+        self, stored: StoredLayer, multiplier: Multiplier, candidates: tuple[Fixed, ...], missing: Mapping[KernelSource, CompileError]
+    ) -> tuple[Fixed, ...]:
+        """Those that have a kernel; CompileError where the heuristics' choice has none, which loading would ask for."""
+        found = []
+        for candidate in candidates:
+            error = missing.get(source_of(multiplier, candidate))
+            if error is None:
+                found.append(candidate)
+            elif candidate == candidates[0]:
+                raise error
+            else:
+                said = f"{candidate.NAME} {candidate.chosen} does not compile and is left out: {str(error).splitlines()[0]}"
+                self.findings.warning("tune-no-kernel", said, layer=stored.name, advice="nothing is lost; report it")
+        return tuple(found)
 
     def _range(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import Case, Spec, fast_specs, selected
-from emulated_block import Change, EmulatedBlocks
+from emulated_block import HERE, Change, EmulatedBlocks, templates_for_cpu
 from emulated_checks import (
     WAYS,
     Tile,
@@ -23,6 +24,7 @@ from emulated_checks import (
     seen,
     wide,
 )
+from emulation import COMPILER
 
 from humming_convert.gemm import cluster_sm90a, gather_any
 from humming_convert.gemm.check import random_rows
@@ -30,6 +32,7 @@ from humming_convert.gemm.cluster_sm90a import SIZES
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.multiplier import Multiplier, source_of
+from humming_convert.gemm.source import kernel_source
 from humming_convert.gemm.tasks import Indexed
 from humming_convert.gemm.tuning import Tuning
 
@@ -277,6 +280,35 @@ def test_a_planted_bit_in_any_tensor_shows(tmp_path: Path) -> None:
         planted.reshape(-1).view(np.uint8)[1] ^= 1 << 5
         found = replace(checker, packed=checker.packed | {role: planted}).check((1,))
         assert not found.ok, role
+
+
+@needs_compiler
+@pytest.mark.parametrize("part", range(3))
+def test_every_candidate_is_one_that_the_kernel_has(part: int, tmp_path: Path) -> None:
+    """Without making one: what the shape of a block asserts."""
+    templates_for_cpu(tmp_path / "templates")
+    lines = ['#include "cluster_sm90a.cuh"']
+    for i, spec in enumerate(SPECS[part::3]):
+        for n, experts in ((256, 0), (4096, 0), (2048, 2)):
+            case = checker_of(wide(spec), cluster_sm90a, True)
+            layer = replace(case.layer, n=n, shape_n=n, experts=experts)
+            for task in ("indexed", "gathered", "contiguous") if experts else ("dense",):
+                fitted = replace(cluster_sm90a.fitted(layer, case.compute), task=task)
+                found = {t for rows in (1, 30, 64, 200, 300, 1000, 5000) for t in cluster_sm90a.candidates(layer, fitted, rows)}
+                for j, t in enumerate(sorted(found, key=str)):
+                    if task == "indexed" and t.cluster > 1:
+                        continue
+                    name = f"of{i}_{n}_{task}_{j}"
+                    generated = kernel_source("cluster_sm90a", layer, fitted, t).generated
+                    structs = "\n".join(line for line in generated.splitlines() if not line.startswith("#"))
+                    lines.append(
+                        f"namespace {name} {{\n{structs}\nstatic_assert(hc::ClusterShape<Layer, Compute, Tuning>::kTileM == {t.tile_m});\n}}"
+                    )
+    assert len(lines) > 400
+    (tmp_path / "shapes.cpp").write_text("\n".join(lines))
+    command = [str(COMPILER), "-std=c++17", "-fsyntax-only", "-Wno-unknown-pragmas", f"-I{tmp_path / 'templates'}", f"-I{HERE}"]
+    done = subprocess.run([*command, str(tmp_path / "shapes.cpp")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:3000]
 
 
 # --- That a fault shows

@@ -29,6 +29,7 @@ from humming_convert.gemm.check import as_float, random_rows
 from humming_convert.gemm.families import ByRows, Fixed, Tuned, at_rows, choose
 from humming_convert.gemm.load import Loaded
 from humming_convert.gemm.multiplier import Multiplier
+from humming_convert.gemm.nvrtc import CompileError
 from humming_convert.gemm.parts import ROOM, bucket, sum_bytes
 from humming_convert.gemm.reference import Reference
 from humming_convert.gemm.rewrite import put_file
@@ -160,7 +161,7 @@ def tuned_by(folder: Path, tmp_path: Path, script: Any, wrong: Any = lambda fixe
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing is compiled, few rows are multiplied."""
     (tmp_path / "device").mkdir()
-    monkeypatch.setattr(tune, "build_all", lambda *rest: [])
+    monkeypatch.setattr(tune, "build_each", lambda cache, wanted, jobs: [tmp_path for _ in wanted])
     real = tune.random_activations
     monkeypatch.setattr(tune, "random_activations", lambda multiplier, m, rng: real(multiplier, min(m, 40), rng))
 
@@ -186,6 +187,37 @@ def test_what_the_gpu_has_no_shared_memory_for_is_not_measured(folder: Path, tmp
     _, found, _ = tuned_by(folder, tmp_path / "less", script)
     chosen = {r.winner.chosen.shared for r in found.ranges}  # the heuristics', which are measured whatever they want
     assert max(measured - chosen) <= room < all_of_them
+
+
+@needs_compiler
+@pytest.mark.usefixtures("quiet")
+def test_a_candidate_without_a_kernel_is_named_and_left_out_and_the_heuristics_choice_has_to_have_one(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: set[int] = set()
+
+    def script(fixed: Fixed) -> float:
+        measured.add(fixed.chosen.parts)
+        return 10.0
+
+    def fail(parts: int) -> Any:
+        def build(cache: Any, wanted: Any, jobs: Any) -> list[Any]:
+            return [CompileError("no registers") if f"int parts = {parts};" in s.generated else tmp_path for s, _ in wanted]
+
+        return build
+
+    tuned_by(folder, tmp_path, script)
+    few, many = min(measured), max(measured)
+    assert few < many
+    measured.clear()
+    (tmp_path / "less" / "device").mkdir(parents=True)
+    monkeypatch.setattr(tune, "build_each", fail(many))
+    tuner, _, _ = tuned_by(folder, tmp_path / "less", script)
+    assert many not in measured and {f.code for f in tuner.findings} == {"tune-no-kernel"} and all("no registers" in f.message for f in tuner.findings)
+    (tmp_path / "none" / "device").mkdir(parents=True)
+    monkeypatch.setattr(tune, "build_each", fail(few))
+    with pytest.raises(CompileError, match="no registers"):
+        tuned_by(folder, tmp_path / "none", script)
 
 
 @needs_compiler
