@@ -180,7 +180,7 @@ def test_a_kernel_of_each_fast_family_has_the_instructions_that_it_is_for(name: 
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("rows", [64, 1000])
+@pytest.mark.parametrize("rows", [1000, pytest.param(64, marks=pytest.mark.slow)])
 def test_the_cluster_family_waits_for_products_at_its_end_alone_and_keeps_its_sums_in_registers(rows: int) -> None:
     """The compiler waits after each product where it cannot tell which ones are under way, or has no registers for them: a quarter of the speed."""
     if tool("nvdisasm") is None or tool("cuobjdump") is None:
@@ -193,7 +193,7 @@ def test_the_cluster_family_waits_for_products_at_its_end_alone_and_keeps_its_su
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("act", ["16", "fp8", "fp8:128"])
+@pytest.mark.parametrize("act", ["16", *(pytest.param(act, marks=pytest.mark.slow) for act in ("fp8", "fp8:128"))])
 def test_so_do_its_kernels_for_experts_and_rows_are_gathered_by_a_kernel_that_compiles(act: str) -> None:
     """The loop over K is there twice, for whole tiles and for halves; where sums are scaled on the way, by halves, it waits in each."""
     if tool("nvdisasm") is None or tool("cuobjdump") is None:

@@ -213,7 +213,11 @@ def test_a_candidate_without_a_kernel_is_named_and_left_out_and_the_heuristics_c
     (tmp_path / "less" / "device").mkdir(parents=True)
     monkeypatch.setattr(tune, "build_each", fail(many))
     tuner, _, _ = tuned_by(folder, tmp_path / "less", script)
-    assert many not in measured and {f.code for f in tuner.findings} == {"tune-no-kernel"} and all("no registers" in f.message for f in tuner.findings)
+    assert (
+        many not in measured
+        and {f.code for f in tuner.findings} == {"tune-no-kernel"}
+        and all("no registers" in f.message for f in tuner.findings)
+    )
     (tmp_path / "none" / "device").mkdir(parents=True)
     monkeypatch.setattr(tune, "build_each", fail(few))
     with pytest.raises(CompileError, match="no registers"):

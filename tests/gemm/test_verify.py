@@ -23,7 +23,7 @@ from humming_convert.gemm.verify import chosen, verify_gpu
 from humming_convert.manifest.schema import load_schema
 from tests.samples import sample
 
-CHOSEN = {"wgmma_sm90a to 16 rows, cluster_sm90a"}
+CHOSEN = {"cluster_sm90a"}
 needs_compiler = pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compiler")
 
 
@@ -109,7 +109,6 @@ def test_shipped_kernels_are_listed_verified_and_removed(folder: Path, tmp_path:
     assert shipped.build(folder, 90, KernelCache(tmp_path / "cache")).path.read_bytes() == first
     files = shipped.unpack(built.path, KernelCache(tmp_path / "cache"))
     assert len(files) == built.kernels and {p.read_bytes().split()[1] for p in files.values()} == {
-        b"wgmma_sm90a",
         b"cluster_sm90a",
         b"quantize_any",
     }
