@@ -12,7 +12,7 @@ from pathlib import Path
 
 from humming_convert.findings import Finding, Refused
 from humming_convert.gemm.doctor import Row
-from humming_convert.manifest.inside import FETCH, file_inside
+from humming_convert.manifest.inside import FETCH, file_inside, no_file
 from humming_convert.manifest.tuning import is_tuning
 from humming_convert.serve import library
 from humming_convert.serve.folder import PackedFolder, RankLayers
@@ -103,7 +103,7 @@ def _common_files(packed: PackedFolder) -> Row:
             continue
         size = path.stat().st_size if path.is_file() else None
         if size != entry["bytes"]:
-            said = "is missing" if size is None else f"has {size:,} bytes, the manifest says {entry['bytes']:,}"
+            said = no_file(path) if size is None else f"has {size:,} bytes, the manifest says {entry['bytes']:,}"
             findings.append(Finding(severity="error", code="file-missing", message=f"{entry['name']} {said}", advice=FETCH))
     return _row("files, common", f"{len(wanted)} files of the size that the manifest says", findings[:3])
 
