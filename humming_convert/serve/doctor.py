@@ -5,6 +5,8 @@ Out: rows of (what, found or not, details, advice), by the same conditions as th
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -21,7 +23,7 @@ from humming_convert.serve.plugin.tested import TESTED, installed_vllm, version_
 
 # files of single ranks, which have rows of their own; kernels
 NOT_NEEDED = ("model-packed-", "humming_manifest-", "humming_kernels-")
-GROUP, PLUGIN = "vllm.general_plugins", "humming_packed"
+GROUP, PLUGIN, ALLOWED = "vllm.general_plugins", "humming_packed", "VLLM_PLUGINS"
 
 
 def rows(folder: Path) -> list[Row]:
@@ -160,6 +162,28 @@ def _reading(packed: PackedFolder, machine: Machine) -> Row:
     return _row("reading", said, findings[:3])
 
 
+def allowed_plugins() -> list[str] | None:
+    """Those that VLLM_PLUGINS lets vLLM load, letter by letter as vLLM 0.33 reads it (vllm/envs.py); None: all. Set and empty it allows none."""
+    said = os.environ.get(ALLOWED)
+    return None if said is None else said.split(",")
+
+
+def _plugin() -> Row:
+    """Found by its entry point, and allowed."""
+    found = [e for e in entry_points(group=GROUP) if e.name == PLUGIN]
+    if not found:
+        return Row("plugin", False, "vLLM will not find it: no entry point", "install humming-convert into the environment of vLLM")
+    allowed = allowed_plugins()
+    if allowed is not None and PLUGIN not in allowed:
+        said = os.environ[ALLOWED]
+        names = [name for name in allowed if name.strip() and name.strip() != PLUGIN]  # vLLM takes spaces for part of a name
+        mended = shlex.quote(",".join([*names, PLUGIN]))
+        rest = f", or unset {ALLOWED}: then vLLM loads every plugin that is installed"
+        return Row("plugin", False, f"{ALLOWED}={shlex.quote(said)} does not name {PLUGIN}", f"export {ALLOWED}={mended}{rest}")
+    named = f"{ALLOWED} names it" if allowed is not None else f"{ALLOWED} is not set"
+    return Row("plugin", True, f"{found[0].value}; {named}")
+
+
 def _vllm(packed: PackedFolder) -> Iterator[Row]:
     installed = installed_vllm()
     if installed is None:
@@ -167,10 +191,6 @@ def _vllm(packed: PackedFolder) -> Iterator[Row]:
         return
     finding = version_finding(installed)
     yield _row("vllm", f"{installed}, tested", [] if finding is None else [finding])
-    found = [e for e in entry_points(group=GROUP) if e.name == PLUGIN]
-    if not found:
-        yield Row("plugin", False, "vLLM will not find it: no entry point", "install humming-convert into the environment of vLLM")
-    else:
-        yield Row("plugin", True, f"{found[0].value}; if VLLM_PLUGINS is set it has to name {PLUGIN}")
+    yield _plugin()
     ranks = f"--tensor-parallel-size {packed.tp_size}" + (" --enable-expert-parallel" if packed.ep_size > 1 else "")
     yield Row("start", True, f"vllm serve {packed.path} {ranks} --dtype {packed.common['dtype']}")
