@@ -79,9 +79,13 @@ def test_what_is_no_name_at_all_asks_nobody(hub: Server, home: Path) -> None:
 
 
 def test_rule_hub_or_folder(hub: Server, home: Path, tmp_path: Path) -> None:
-    deep(tmp_path / "models", layers=1)
+    """A folder that is a checkpoint is what was meant; one that is none may not be."""
+    model = deep(tmp_path / "models", layers=1)
+    for verb in (["inspect"], ["plan", "--standard"]):
+        assert "hub-or-folder" not in call(home, verb[0], "models/deep", *verb[1:]).stderr
+    (model / "config.json").rename(tmp_path / "config.json")
     done = call(home, "inspect", "models/deep")
-    assert done.returncode == 0 and "note[hub-or-folder]" in done.stderr and "models/deep@main" in done.stderr
+    assert done.returncode == 3 and "note[hub-or-folder]" in done.stderr and "models/deep@main" in done.stderr
     assert "hub-or-folder" not in call(home, "inspect", "./models/deep").stderr
     assert not hub.log
 
