@@ -47,7 +47,7 @@ def harmless(text: str) -> str:
 
 def counted(number: int, one: str, many: str = "") -> str:
     """`1 file`, `2 files`; many: of a word that takes no s, or takes it elsewhere."""
-    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 class Refused(Exception):

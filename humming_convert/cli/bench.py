@@ -13,7 +13,7 @@ from humming_convert.cli import exits
 from humming_convert.cli import options as o
 from humming_convert.cli.asides import check_places, write_aside, write_bytes_aside
 from humming_convert.cli.say import print_findings, print_json, table
-from humming_convert.findings import Finding
+from humming_convert.findings import Finding, counted
 
 if TYPE_CHECKING:
     from humming_convert.bench.document import Document
@@ -115,7 +115,7 @@ def wrong_products(document: Document) -> list[Finding]:
             severity="error",
             code="bench-wrong-result",
             layer=layer.name,
-            message=f"{point.rows} rows by {NAMES[name]}: {off(point.contenders[name].error)}",
+            message=f"{counted(point.rows, 'row')} by {NAMES[name]}: {off(point.contenders[name].error)}",
             advice=advice,
         )
         for layer, point, name in document.wrong

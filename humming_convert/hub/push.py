@@ -18,7 +18,7 @@ from msgspec import Struct
 from humming_convert import __version__
 from humming_convert.checkpoint.rules import broken
 from humming_convert.engine.finish import CheckFailed
-from humming_convert.findings import Finding, Findings
+from humming_convert.findings import Finding, Findings, counted
 from humming_convert.hub import rules
 from humming_convert.hub.failures import LOGIN, HubError, told
 from humming_convert.hub.fetch import blob_id, checksum
@@ -78,7 +78,7 @@ def prepare_push(folder: Path, repo: HubName, options: PushOptions, findings: Fi
     found = verify_folder(folder, None)
     if found.failed:
         errors = [f for f in found.every if f.severity == "error"]
-        why = f"{folder.name} does not verify ({len(errors)} error{'s' * (len(errors) != 1)}); nothing was published"
+        why = f"{folder.name} does not verify ({counted(len(errors), 'error')}); nothing was published"
         said = broken(rules.FOLDER, why, advice="do what the errors below say; only a whole folder is published")
         raise CheckFailed(why, (said, *errors))
     local = read_local(folder)
@@ -140,7 +140,7 @@ def carry_out(publication: Publication, options: PushOptions, said: Callable[[st
     with told(to, pushing=True):
         if publication.makes_repo:
             api.create_repo(to.repo, private=True if options.private else None)
-        said(f"uploading {len(adds)} files to {to.repo}")
+        said(f"uploading {counted(len(adds), 'file')} to {to.repo}")
         # where the branch is: the library leaves out of the commit what is there already. One that is to be made will be a copy of main
         base = to.revision if publication.parent else DEFAULT
         api.preupload_lfs_files(to.repo, additions=list(adds.values()), revision=base, create_pr=options.pull_request, free_memory=False)
@@ -210,4 +210,6 @@ def _check_held(publication: Publication, at: HubName) -> None:
         if path.startswith(publication.prefix) and path not in publication.paths.keys() | KEPT:
             wrong.append(broken(rules.HELD, f"{path} is there after the commit and should not be", file=path, advice=advice))
     if wrong:
-        raise CheckFailed(f"{len(wrong)} files of {at} are not what was published", tuple(wrong))
+        raise CheckFailed(
+            f"{counted(len(wrong), 'file')} of {at} {'is' if len(wrong) == 1 else 'are'} not what was published", tuple(wrong)
+        )

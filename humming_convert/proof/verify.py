@@ -34,6 +34,7 @@ from humming_convert.standard.lossy import Meter
 MANIFEST = "humming_manifest.json"
 KERNELS = "humming_kernels-"  # how files of shipped kernels begin
 BLOCK = 1 << 20  # bytes a read
+ONE = {"files": "file", "tensors": "tensor", "layers proven": "layer proven", "plain tensors": "plain tensor"}  # of `checked`
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class Verification:
         }
 
     def summary(self) -> str:
-        counts = ", ".join(f"{n} {what}" for what, n in self.checked.items())
+        counts = ", ".join(f"{n} {ONE.get(what, what) if n == 1 else what}" for what, n in self.checked.items())
         return f"{self.folder}: {'FAILED' if self.failed else 'ok'} ({counts or 'nothing could be checked'})"
 
 

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-from humming_convert.findings import Finding, Refused
+from humming_convert.findings import Finding, Refused, counted
 from humming_convert.gemm.doctor import Row
 from humming_convert.manifest.inside import FETCH, file_inside, no_file
 from humming_convert.manifest.tuning import is_tuning
@@ -107,7 +107,7 @@ def _common_files(packed: PackedFolder) -> Row:
         if size != entry["bytes"]:
             said = no_file(path) if size is None else f"has {size:,} bytes, the manifest says {entry['bytes']:,}"
             findings.append(Finding(severity="error", code="file-missing", message=f"{entry['name']} {said}", advice=FETCH))
-    return _row("files, common", f"{len(wanted)} files of the size that the manifest says", findings[:3])
+    return _row("files, common", f"{counted(len(wanted), 'file')} of the size that the manifest says", findings[:3])
 
 
 def _files(rank: RankLayers, number: int) -> Row:
@@ -119,7 +119,9 @@ def _files(rank: RankLayers, number: int) -> Row:
         except Refused as refused:
             findings += [f for f in refused.findings if f not in findings]
     tensors = sum(len(entry["tensors"]) for entry in rank.layers)
-    return _row(f"files, rank {number}", f"{len(rank.layers)} layers, {tensors} tensors where the manifest says", findings[:3])
+    return _row(
+        f"files, rank {number}", f"{counted(len(rank.layers), 'layer')}, {counted(tensors, 'tensor')} where the manifest says", findings[:3]
+    )
 
 
 def _gpu(packed: PackedFolder, machine: Machine) -> Row:
@@ -158,7 +160,7 @@ def _reading(packed: PackedFolder, machine: Machine) -> Row:
             asked += 1
             findings += library.differences(rank.manifest, entry, known)
     stored = packed.common["humming"]["cuda_compiler_version"]
-    said = f"{asked} configurations read as they were written (CUDA compiler {known.compiler}, packed for {stored})"
+    said = f"{counted(asked, 'configuration')} read as written (CUDA compiler {known.compiler}, packed for {stored})"
     return _row("reading", said, findings[:3])
 
 
