@@ -118,16 +118,25 @@ def test_files_that_are_missing_are_told_by_rank(packed: Packed, machine: Any, t
 
 
 @pytest.mark.parametrize("name", ["config.json", "model-common-*", "model.safetensors.index.json"])
-@pytest.mark.parametrize("cut", [True, False])
-def test_common_files_that_are_missing_or_cut_are_told(packed: Packed, machine: Any, tmp_path: Path, name: str, cut: bool) -> None:
+@pytest.mark.parametrize(
+    ("change", "says"), [("cut", " bytes, the manifest says"), ("gone", "is missing"), ("folder", "is a folder, not a file")]
+)
+def test_common_files_that_are_not_what_was_written_are_told(
+    packed: Packed, machine: Any, tmp_path: Path, name: str, change: str, says: str
+) -> None:
     import shutil
 
     machine()
     shutil.copytree(packed(), tmp_path / "out")
     path = next((tmp_path / "out").glob(name))
-    path.write_bytes(path.read_bytes()[:-1]) if cut else path.unlink()
+    content = path.read_bytes()
+    path.unlink()
+    if change == "cut":
+        path.write_bytes(content[:-1])
+    elif change == "folder":
+        path.mkdir()
     row = rows(tmp_path / "out")["files, common"]
-    assert row.ok is False and path.name in row.found and "fetch the folder again" in row.advice
+    assert row.ok is False and f"{path.name} " in row.found and says in row.found and "fetch the folder again" in row.advice
 
 
 @pytest.mark.parametrize(
