@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from humming_convert.findings import SEVERITIES, Finding, harmless
+from humming_convert.findings import SEVERITIES, Finding, counted, harmless
 from humming_convert.plan.size import size
 
 if TYPE_CHECKING:
@@ -67,14 +67,14 @@ def print_result(result: Result) -> None:
     if result.already_done:
         print(f"{result.out}: done already, nothing to do")
     elif result.part is not None:
-        files = len(result.part["files"])
+        files = counted(len(result.part["files"]), "file")
         print(
-            f"{result.out}.partial: part {result.part['part']} of {result.part['of']}, {files} files; `humming-convert merge {result.out}` joins them"
+            f"{result.out}.partial: part {result.part['part']} of {result.part['of']}, {files}; `humming-convert merge {result.out}` joins them"
         )
     else:
         lossy = ", ".join(result.lossy_steps) or "none"
         sizes = f"{size(totals['bytes_in'])} -> {size(totals['bytes_out'])}"
-        print(f"{result.out}: {totals['layers']} layers, {sizes}, proof {result.proof}, lossy steps: {lossy}")
+        print(f"{result.out}: {counted(totals['layers'], 'layer')}, {sizes}, proof {result.proof}, lossy steps: {lossy}")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], right: frozenset[int] = frozenset()) -> str:

@@ -18,7 +18,7 @@ from humming_convert.checkpoint.header import read_header
 from humming_convert.checkpoint.reading import reader
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Finding, Findings, Refused
-from humming_convert.manifest.inside import FETCH, names_outside
+from humming_convert.manifest.inside import FETCH, names_outside, no_file
 from humming_convert.manifest.read import rank_names
 from humming_convert.manifest.tuning import is_tuning
 from humming_convert.manifest.tuning import read as read_tuning
@@ -34,6 +34,7 @@ from humming_convert.standard.lossy import Meter
 MANIFEST = "humming_manifest.json"
 KERNELS = "humming_kernels-"  # how files of shipped kernels begin
 BLOCK = 1 << 20  # bytes a read
+ONE = {"files": "file", "tensors": "tensor", "layers proven": "layer proven", "plain tensors": "plain tensor"}  # of `checked`
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class Verification:
 
     findings: of this check.  manifests: (number of the rank, its full manifest), those that could be read.
     recorded: (number of the rank, layer) -> what an earlier `verify --gpu` wrote into the manifest, where it was wrong.
+    unread: weight files of which no tensor is known: they are missing, or their header is wrong. One finding of the file says it.
     """
 
     folder: Path
@@ -49,6 +51,7 @@ class Verification:
     checked: dict[str, int] = field(default_factory=dict)
     manifests: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     recorded: dict[tuple[int, str], Finding] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
 
     @property
     def every(self) -> tuple[Finding, ...]:
@@ -75,7 +78,7 @@ class Verification:
         }
 
     def summary(self) -> str:
-        counts = ", ".join(f"{n} {what}" for what, n in self.checked.items())
+        counts = ", ".join(f"{n} {ONE.get(what, what) if n == 1 else what}" for what, n in self.checked.items())
         return f"{self.folder}: {'FAILED' if self.failed else 'ok'} ({counts or 'nothing could be checked'})"
 
 
@@ -115,22 +118,29 @@ Views = Mapping[tuple[str, str], TensorView]
 
 
 def _headers(found: Verification, manifest: Mapping[str, Any]) -> Views:
-    """Every tensor in the folder's weight files."""
+    """Every tensor in the folder's weight files that can be read."""
     views: dict[tuple[str, str], TensorView] = {}
     for entry in manifest["files"]:
-        if entry["name"].endswith(".safetensors") and (found.folder / entry["name"]).is_file():
-            header = read_header(found.folder / entry["name"])
-            if isinstance(header, list):
-                found.findings.extend(header)
-            else:
-                views |= {(entry["name"], name): view for name, view in header.tensors.items()}
+        if not entry["name"].endswith(".safetensors"):
+            continue
+        if not (found.folder / entry["name"]).is_file():
+            found.unread.add(entry["name"])  # `_files` says so
+            continue
+        header = read_header(found.folder / entry["name"])
+        if isinstance(header, list):
+            found.unread.add(entry["name"])
+            found.findings.extend(header)
+        else:
+            views |= {(entry["name"], name): view for name, view in header.tensors.items()}
     return views
 
 
 def _layers(found: Verification, manifest: Mapping[str, Any], views: Views) -> None:
-    """Each tensor of a layer: there, as described, of the digest."""
+    """Each tensor of a layer: there, as described, of the digest. Of those in a file that was not read nothing is known."""
     for layer in manifest["layers"]:
         for role, t in layer["tensors"].items():
+            if t["file"] in found.unread:
+                continue
             view = views.get((t["file"], t["name"]))
             where = {"layer": layer["name"], "tensor": t["name"], "file": t["file"]}
             if view is None:
@@ -186,8 +196,11 @@ def _files(found: Verification, manifest: Mapping[str, Any]) -> None:
     for entry in manifest["files"]:
         path = found.folder / entry["name"]
         if not path.is_file():
-            found.findings.error("file-missing", f"{entry['name']} is missing", file=entry["name"], advice=_remedy(entry["name"]))
+            found.findings.error("file-missing", f"{entry['name']} {no_file(path)}", file=entry["name"], advice=_remedy(entry["name"]))
             continue
+        found.count("files")
+        if entry["name"] in found.unread:
+            continue  # what is wrong with its header says it
         digest = xxh3_128()
         with open(path, "rb") as f:
             while block := f.read(BLOCK):
@@ -198,7 +211,6 @@ def _files(found: Verification, manifest: Mapping[str, Any]) -> None:
             )
         if is_tuning(path.name):
             _tuning(found, path)
-        found.count("files")
 
 
 def _remedy(name: str) -> str:
