@@ -38,10 +38,13 @@ class GoesOn(Tile):
     stages: int = 3
 
     def tuning(self, layer: Layer, compute: Compute, rows: int) -> Tuning:
-        size = replace(
-            (SIZES[layer.act_bits] | FOR_EXPERTS[layer.act_bits])[self.rows], stages=self.stages, goes_on=1, warpgroups=self.warpgroups
-        )
-        return cluster_sm90a._tuning(layer, compute, self.rows, rows, replace(size, blocks=1) if self.warpgroups > 2 else size)
+        size = (SIZES[layer.act_bits] | FOR_EXPERTS[layer.act_bits])[self.rows]
+        blocks = 1 if self.warpgroups > 2 or self.stages > 3 else size.blocks
+        # nothing to fill: K is not divided, which blocks that go on do not do
+        size = replace(size, stages=self.stages, goes_on=1, fill=0, warpgroups=self.warpgroups, blocks=blocks)
+        found = cluster_sm90a._tuning(layer, compute, self.rows, rows, size)
+        assert found.goes_on and found.stages == self.stages
+        return found
 
 
 @pytest.fixture(params=[1, 2], autouse=True)

@@ -443,7 +443,7 @@ FAULTS = {
     "halves: a stage is released before all lanes have read its scales": (
         HALVES_GROUPS,
         300,
-        Change(KERNEL, SYNCED, SYNCED.splitlines()[1] + "\n"),
+        Change(KERNEL, SYNCED, "".join(SYNCED.splitlines(keepends=True)[1:])),
     ),
     "halves: the next operands are made before all are multiplied": (
         HALVES_GROUPS,
