@@ -57,6 +57,8 @@ def named(model: str | Path) -> Path | HubName:
     """A folder, or a Hub id where there is no folder of this name. UsageError if it can be neither."""
     from humming_convert.hub.names import hub_name
 
+    if model == "":
+        raise UsageError("MODEL is empty; give a folder, or a Hub id such as org/name")
     folder = Path(model)
     if folder.exists():
         return folder
@@ -68,7 +70,7 @@ def named(model: str | Path) -> Path | HubName:
 
 def finished(out: str | Path) -> Path:
     """A folder that `convert` wrote. UsageError if there is none; what is in it, others look at."""
-    folder = Path(out)
+    folder = _out(out)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "is not there"
         raise UsageError(f"{out} {what}; give the folder that `convert` wrote")
@@ -94,6 +96,21 @@ def open_model(model: str | Path, findings: Findings, *, stream: bool = False) -
     if checkpoint is None:
         raise Refused(findings)
     return checkpoint
+
+
+def check_out(model: str | Path, out: str | Path) -> None:
+    """Before the model is read: `out` is no folder of it. engine.places.Overlaps; of a Hub id `convert` says it."""
+    from humming_convert.engine.places import check_apart
+
+    name = named(model)
+    if isinstance(name, Path):
+        check_apart(_out(out), name, replaced=False)  # what may be mounted in two places is looked for when it matters
+
+
+def _out(out: str | Path) -> Path:
+    if out == "":
+        raise UsageError("--out is empty; name a folder")
+    return Path(out)
 
 
 def fetched(model: str | Path, out: str | Path | None = None, progress: Progress | None = None) -> Path:
@@ -365,7 +382,7 @@ def convert(plan: Plan, *, out: str | Path | None = None, progress: Progress | N
     how: fields of engine.how.How; `split` as `i/n`, `max_memory` as a size.
     Raises gemm.device.NoDevice if there is no such GPU, engine.run.CheckFailed if a proof fails, engine.folder.Occupied if `out` is foreign, OSError as the system gives it.
     """
-    return convert_all([(plan, Path(out) if out is not None else Path(default_name(plan)))], progress=progress, **how)[0]
+    return convert_all([(plan, out if out is not None else default_name(plan))], progress=progress, **how)[0]
 
 
 def convert_all(wanted: Sequence[tuple[Plan, str | Path]], *, progress: Progress | None = None, **how: Any) -> list[Result]:
@@ -381,7 +398,7 @@ def convert_all(wanted: Sequence[tuple[Plan, str | Path]], *, progress: Progress
             "--link-common writes a file once for several targets, one after the other, which --stream cannot wait for; leave out one"
         )
     packers = open_device(carried_out)
-    return run_all([(plan, Path(out)) for plan, out in wanted], progress=progress, how=carried_out, packers=packers)
+    return run_all([(plan, _out(out)) for plan, out in wanted], progress=progress, how=carried_out, packers=packers)
 
 
 def merge(out: str | Path, *, source: str | Path | None = None, overwrite: bool = False) -> Result:
@@ -389,12 +406,13 @@ def merge(out: str | Path, *, source: str | Path | None = None, overwrite: bool 
 
     UsageError if there is no such run; engine.merge.PartsMissing if a part is not finished.
     """
+    from humming_convert.engine.folder import partial_of
     from humming_convert.engine.merge import merge_parts, recorded
 
-    folder = Path(out)
+    folder = _out(out)
     record = recorded(folder)
     if record is None:
-        raise UsageError(f"{out}: there is no split run to merge ({folder.name}.partial holds no parts)")
+        raise UsageError(f"{out}: there is no split run to merge ({partial_of(folder).name} holds no parts)")
     findings = Findings()
     return merge_parts(folder, record, open_model(source or record.source, findings), findings, overwrite=overwrite)
 

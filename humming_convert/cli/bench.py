@@ -23,15 +23,18 @@ ROWS = "1,4,16,64,256,1024,4096,8192"
 
 
 def command(
-    out: Annotated[Path, typer.Argument(help="An output folder of packed layers.", metavar="OUT", show_default=False)],
+    out: Annotated[Path, typer.Argument(parser=o.place, help="An output folder of packed layers.", metavar="OUT", show_default=False)],
     layer: Annotated[str, typer.Option("--layer", metavar="GLOB", help="Layers by name, such as '*down_proj'.")] = "*",
     m: Annotated[str, typer.Option("--m", metavar="LIST", help="Numbers of rows.")] = ROWS,
     rank: Annotated[int, typer.Option("--rank", metavar="R", min=0, help="Which rank's layers, from 0.")] = 0,
     jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", min=1, help="Compilers at a time; default: one a core.")] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="A picture of the speed-up over rows: .svg or .png.")] = None,
-    file: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The JSON document.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", parser=o.place, metavar="FILE", help="A picture of the speed-up over rows: .svg or .png.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--out", parser=o.place, metavar="FILE", help="The JSON document.")] = None,
     again: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Measure nothing: table and picture of a document that --out wrote.")
+        Path | None,
+        typer.Option("--from", parser=o.place, metavar="FILE", help="Measure nothing: table and picture of a document that --out wrote."),
     ] = None,
     json: o.Json = False,
     quiet: o.Quiet = False,

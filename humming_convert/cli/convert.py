@@ -58,6 +58,8 @@ def _convert(
     api.open_device(api.make_how(how))  # what is wrong with it is said before the source is read
     started = since_start()
     targets = request.pop("target") or [None]
+    if out is not None and len(targets) == 1:
+        api.check_out(model, out)
     plans = api.plans(model, targets, io=o.io_of(io, "mmap"), stream=stream, **request)
     planned = since_start()
     parent = out if len(plans) > 1 else None

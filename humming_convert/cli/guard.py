@@ -125,6 +125,7 @@ def known(error: Exception) -> tuple[int, str, str]:
     names: dict[str, tuple[int, str]] = {
         "UsageError": (exits.USAGE, "usage"),
         "Occupied": (exits.USAGE, "out-exists"),
+        "Overlaps": (exits.USAGE, "out-overlaps"),
         "LockHeld": (exits.ENVIRONMENT, "lock-held"),
         "CheckFailed": (exits.CHECK_FAILED, "check-failed"),
         "HubNotFound": (exits.USAGE, "hub-not-found"),

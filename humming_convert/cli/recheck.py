@@ -16,7 +16,7 @@ HELP = "Say whether another humming-kernels version reads a packed folder the sa
 
 
 def command(
-    out: Annotated[Path, typer.Argument(help="An output folder.", metavar="OUT", show_default=False)],
+    out: Annotated[Path, typer.Argument(parser=o.place, help="An output folder.", metavar="OUT", show_default=False)],
     humming_version: Annotated[o.HummingVersion, typer.Option("--humming-version", help="The version to check.", show_default=False)],
     json: o.Json = False,
     quiet: o.Quiet = False,

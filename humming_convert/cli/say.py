@@ -67,9 +67,11 @@ def print_result(result: Result) -> None:
     if result.already_done:
         print(f"{result.out}: done already, nothing to do")
     elif result.part is not None:
+        from humming_convert.engine.folder import partial_of
+
         files = len(result.part["files"])
         print(
-            f"{result.out}.partial: part {result.part['part']} of {result.part['of']}, {files} files; `humming-convert merge {result.out}` joins them"
+            f"{partial_of(result.out)}: part {result.part['part']} of {result.part['of']}, {files} files; `humming-convert merge {result.out}` joins them"
         )
     else:
         lossy = ", ".join(result.lossy_steps) or "none"

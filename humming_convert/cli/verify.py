@@ -31,7 +31,7 @@ class Kernels(Enum):
 
 
 def command(
-    out: Annotated[Path, typer.Argument(help="An output folder.", metavar="OUT", show_default=False)],
+    out: Annotated[Path, typer.Argument(parser=o.place, help="An output folder.", metavar="OUT", show_default=False)],
     source: Annotated[
         str | None, typer.Option("--source", metavar="MODEL", help="The checkpoint it was made from: proves every code.")
     ] = None,

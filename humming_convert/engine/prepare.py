@@ -28,8 +28,12 @@ class NoSpace(Exception):
 
 def already_done(plan: Plan, out: Path, overwrite: bool) -> dict[str, Any] | None:
     """The manifest of a whole `out` of the same fingerprint; None if there is no `out`, or it is to be replaced. Occupied otherwise."""
-    if not out.exists() and not out.is_symlink():
+    if not out.exists():
+        if out.is_symlink():
+            raise Occupied(f"{out} is a link to {out.readlink()}, where there is nothing; make that folder, or remove the link")
         return None
+    if not out.is_dir():
+        raise Occupied(f"{out} is a file; name a folder for the output, which may not be there yet")
     manifest = _manifest(out)
     if manifest.get("fingerprint") == plan.fingerprint:
         if overwrite and partial_of(out).exists():

@@ -27,6 +27,7 @@ from humming_convert.engine.journal import FileDone, Journal, Keeper
 from humming_convert.engine.local import Pool, Task, grouped, run_local
 from humming_convert.engine.memory import KEPT, Budget, allowed, limit_of_cgroup, private_bytes
 from humming_convert.engine.merge import write_record
+from humming_convert.engine.places import check_apart_from
 from humming_convert.engine.prepare import NoSpace, already_done, is_whole, prepare, remove_if_new
 from humming_convert.engine.progress import Counter, Progress
 from humming_convert.engine.result import Result, layers_of
@@ -65,6 +66,8 @@ def run_all(
     how, begin = how or How(), time.perf_counter()
     if any(plan.totals["open_questions"] for plan, _ in wanted):
         raise ValueError("a plan made from headers only has open questions; make it again with the data")
+    for plan, out in wanted:
+        check_apart_from(plan.source, out, replaced=how.overwrite)
     results: dict[Path, Result] = {}
     with ExitStack() as stack:
         runs: list[_Run] = []
