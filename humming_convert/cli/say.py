@@ -65,7 +65,9 @@ def print_result(result: Result) -> None:
     """One line: what a run made."""
     totals = result.plan.totals
     if result.already_done:
-        print(f"{result.out}: done already, nothing to do")
+        print(
+            f"{result.out}: done already, nothing to do; names and sizes are as they were written, `humming-convert verify {result.out}` reads the contents"
+        )
     elif result.part is not None:
         from humming_convert.engine.folder import partial_of
 
