@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -47,16 +48,21 @@ class Signals:
 
 
 class Spoken:
-    """stdout whose reader may go away: what can no longer be said is dropped, and the run ends with its own exit code."""
+    """stdout or stderr that may fail. A reader that goes away ends nothing: what can no longer be said is dropped, and the run ends with its own
+    exit code. Any other error is raised once, and what comes after it is dropped; of `silent` streams none is: nothing is left to say it on.
+    A character that the stream's encoding lacks is spelled out."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, *, silent: bool = False) -> None:
+        self._stream = stream if stream is not None else open(os.devnull, "w")  # None: it was closed before the start
+        self._silent = silent
+        if hasattr(self._stream, "reconfigure"):
+            self._stream.reconfigure(errors="backslashreplace")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        return self._said(lambda: int(self._stream.write(text)))
+        return self._said(lambda: int(self._stream.write(text))) if text != "" else 0  # click tries a stream with nothing
 
     def flush(self) -> None:
         self._said(lambda: self._stream.flush() or 0)
@@ -64,28 +70,34 @@ class Spoken:
     def _said(self, say: Callable[[], int]) -> int:
         try:
             return say()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-            return 0
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+            if self._silent or isinstance(error, BrokenPipeError):
+                return 0
+            raise OSError(error.errno, error.strerror or str(error), "standard output") from None
 
 
 def guarded(app: typer.Typer, arguments: list[str]) -> int:
     """Runs the app; the exit code of architecture.md 9.3. Never a traceback for anything but a bug."""
     as_json, verbose = "--json" in arguments, "--verbose" in arguments or "-v" in arguments
     signals = Signals()
-    sys.stdout = Spoken(sys.stdout)
+    sys.stdout, sys.stderr = Spoken(sys.stdout), Spoken(sys.stderr, silent=True)
     gc.set_threshold(200_000, 50, 1000)  # a plan is hundreds of thousands of objects that stay, and nothing in them is a cycle
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a core that waits by spinning; no matrix is multiplied here
 
     def end(code: int, message: str, findings: Iterable[Finding] = (), kind: str = "error") -> int:
-        found = tuple(findings)
+        found, said_so = tuple(findings), False
         if as_json:
             status = {exits.USAGE: "usage", exits.REFUSED: "refused", exits.CHECK_FAILED: "failed", exits.ENVIRONMENT: "environment"}
             said = found or (Finding(severity="error", code=kind, message=message),)
-            print_json({"status": status.get(code, "error"), "exit_code": code, "findings": [f.as_dict() for f in said]})
+            with suppress(OSError):  # stdout fails: what is wrong is said below, and the code stays what it is
+                print_json({"status": status.get(code, "error"), "exit_code": code, "findings": [f.as_dict() for f in said]})
+                said_so = True
         if found:
             print_findings(found, verbose=verbose)
-        if message and not (as_json and found):
+        if message and not (said_so and found):
             print(message, file=sys.stderr)
         return code
 

@@ -19,8 +19,9 @@ FEW = 3  # findings of one code that are shown one by one without --verbose
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """The one document on stdout."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=1, default=str) + "\n")
+    """The one document on stdout. Where that takes no UTF-8, letters are written as JSON's own escapes."""
+    unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
+    sys.stdout.write(json.dumps(document, ensure_ascii=not unicode, indent=1, default=str) + "\n")
     sys.stdout.flush()
 
 
