@@ -69,11 +69,14 @@ def named(model: str | Path) -> Path | HubName:
 
 
 def finished(out: str | Path) -> Path:
-    """A folder that `convert` wrote. UsageError if there is none; what is in it, others look at."""
+    """A folder that `convert` wrote. UsageError if there is none, OSError if it may not be read; what is in it, others look at."""
     folder = _out(out)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "is not there"
         raise UsageError(f"{out} {what}; give the folder that `convert` wrote")
+    from humming_convert.manifest.read import readable
+
+    readable(folder)
     return folder
 
 

@@ -82,6 +82,10 @@ def recorded(file: Path) -> Document:
 
     try:
         return read(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise typer.BadParameter(f"--from {file}: there is no such file") from None
+    except IsADirectoryError:
+        raise typer.BadParameter(f"--from {file} is a folder; give the file that --out wrote") from None
     except ValueError as error:
         raise typer.BadParameter(f"--from {file}: {error}") from None
 

@@ -53,7 +53,7 @@ class Spoken:
     A character that the stream's encoding lacks is spelled out."""
 
     def __init__(self, stream: Any, *, silent: bool = False) -> None:
-        self._stream = stream if stream is not None else open(os.devnull, "w")  # None: it was closed before the start
+        self._stream = stream if stream is not None else open(os.devnull, "w")  # noqa: SIM115 None: it was closed before the start
         self._silent = silent
         if hasattr(self._stream, "reconfigure"):
             self._stream.reconfigure(errors="backslashreplace")
@@ -115,8 +115,9 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
         error.show()  # type: ignore[attr-defined]
         return end(exits.USAGE, "", (), "usage") if not as_json else end(exits.USAGE, str(error), (), "usage")
     except Refused as error:
-        count = sum(f.severity == "error" for f in error.findings)
-        return end(exits.REFUSED, f"refused: {count} error{'s' * (count != 1)}, nothing was written", error.findings)
+        count, code = sum(f.severity == "error" for f in error.findings), exits.code_of(error.findings, exits.REFUSED)
+        word = "refused" if code == exits.REFUSED else "not read"
+        return end(code, f"{word}: {count} error{'s' * (count != 1)}, nothing was written", error.findings)
     except (KeyboardInterrupt, typer.Abort, exits.Terminated):
         return stopped(signals.came)
     except MemoryError:
@@ -129,6 +130,7 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
             traceback.print_exc()
             message = f"internal error: {type(error).__name__}: {error}; {ISSUES}"
         found = findings_of(error)
+        code = exits.code_of(found, code) if code == exits.CHECK_FAILED else code
         return end(code, "" if found else message, found, kind)
 
 

@@ -25,7 +25,7 @@ def command(
     from humming_convert import api
 
     found = api.recheck(out, humming_version=str(plain(humming_version)))
-    code = exits.DONE if found.accepted else exits.CHECK_FAILED
+    code = exits.DONE if found.accepted else exits.code_of(found.findings, exits.CHECK_FAILED)
     if json:
         print_json(found.document())
         return code

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 HELP = "Check a finished folder: digests, headers, shapes; with --source the round trip; with --gpu every layer multiplied."
 # findings after which no kernel can run
-UNREADABLE = frozenset({"no-manifest", "manifest-damaged", "manifest-newer", "name-outside", "tensor-missing", "tensor-differs"})
+UNREADABLE = frozenset(
+    {"file-unreadable", "no-manifest", "manifest-damaged", "manifest-newer", "name-outside", "tensor-missing", "tensor-differs"}
+)
 
 
 class Kernels(Enum):
@@ -98,7 +100,7 @@ def _verify(
             "findings": [f.as_dict() for f in findings],
         }
         summary = f"{found.summary()}\n{on_gpu.summary()}"
-    code = exits.CHECK_FAILED if failed else exits.DONE
+    code = exits.code_of(findings, exits.CHECK_FAILED) if failed else exits.DONE
     heard.add(findings, code)
     if html is not None:
         try:

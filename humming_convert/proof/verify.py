@@ -16,6 +16,7 @@ from xxhash import xxh3_128
 from humming_convert.checkpoint import open_checkpoint
 from humming_convert.checkpoint.header import read_header
 from humming_convert.checkpoint.reading import reader
+from humming_convert.checkpoint.rules import FILE_UNREADABLE
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Finding, Findings, Refused
 from humming_convert.manifest.inside import FETCH, names_outside
@@ -41,6 +42,7 @@ class Verification:
     """What was found. `checked`: counts by what was looked at.
 
     findings: of this check.  manifests: (number of the rank, its full manifest), those that could be read.
+    unread: names of files that the system does not let us read; nothing else is said of them.
     recorded: (number of the rank, layer) -> what an earlier `verify --gpu` wrote into the manifest, where it was wrong.
     """
 
@@ -49,6 +51,7 @@ class Verification:
     checked: dict[str, int] = field(default_factory=dict)
     manifests: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     recorded: dict[tuple[int, str], Finding] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
 
     @property
     def every(self) -> tuple[Finding, ...]:
@@ -62,6 +65,12 @@ class Verification:
         """Layers that were multiplied on a GPU again: what was recorded of them is of no matter any more."""
         for layer in layers:
             self.recorded.pop(layer, None)
+
+    def unreadable(self, name: str, error: OSError) -> None:
+        if name not in self.unread:
+            self.unread.add(name)
+            why = f"{name} cannot be read: {error.strerror or error}"
+            self.findings.error(FILE_UNREADABLE.code, why, file=name, advice="check its permissions, and the disk")
 
     def count(self, what: str, number: int = 1) -> None:
         self.checked[what] = self.checked.get(what, 0) + number
@@ -122,6 +131,7 @@ def _headers(found: Verification, manifest: Mapping[str, Any]) -> Views:
             header = read_header(found.folder / entry["name"])
             if isinstance(header, list):
                 found.findings.extend(header)
+                found.unread |= {entry["name"] for f in header if f.code == FILE_UNREADABLE.code}
             else:
                 views |= {(entry["name"], name): view for name, view in header.tensors.items()}
     return views
@@ -131,6 +141,8 @@ def _layers(found: Verification, manifest: Mapping[str, Any], views: Views) -> N
     """Each tensor of a layer: there, as described, of the digest."""
     for layer in manifest["layers"]:
         for role, t in layer["tensors"].items():
+            if t["file"] in found.unread:
+                continue
             view = views.get((t["file"], t["name"]))
             where = {"layer": layer["name"], "tensor": t["name"], "file": t["file"]}
             if view is None:
@@ -140,7 +152,12 @@ def _layers(found: Verification, manifest: Mapping[str, Any], views: Views) -> N
                 have = f"{view.dtype}{list(view.shape)}"
                 found.findings.error("tensor-differs", f"{t['name']} is {have}, the manifest says {t['dtype']}{t['shape']}", **where)
                 continue
-            if digest_of_span(view) != t["digest"]:
+            try:
+                digest = digest_of_span(view)
+            except OSError as error:
+                found.unreadable(t["file"], error)
+                continue
+            if digest != t["digest"]:
                 found.findings.error("digest-differs", f"the bytes of {t['name']} are not those that were written", advice=FETCH, **where)
             found.count("tensors")
 
@@ -188,10 +205,16 @@ def _files(found: Verification, manifest: Mapping[str, Any]) -> None:
         if not path.is_file():
             found.findings.error("file-missing", f"{entry['name']} is missing", file=entry["name"], advice=_remedy(entry["name"]))
             continue
+        if entry["name"] in found.unread:
+            continue
         digest = xxh3_128()
-        with open(path, "rb") as f:
-            while block := f.read(BLOCK):
-                digest.update(block)
+        try:
+            with open(path, "rb") as f:
+                while block := f.read(BLOCK):
+                    digest.update(block)
+        except OSError as error:
+            found.unreadable(entry["name"], error)
+            continue
         if path.stat().st_size != entry["bytes"] or "xxh3:" + digest.hexdigest() != entry["digest"]:
             found.findings.error(
                 "digest-differs", f"{entry['name']} is not the file that was written", file=entry["name"], advice=_remedy(entry["name"])
