@@ -84,7 +84,7 @@ def _convert(
             print_result(result)
     if not quiet and not all(r.already_done for r in results):
         print(seconds_line(results[0].seconds), file=sys.stderr)
-        written = sum(r.plan.totals["bytes_out"] for r in results if not r.already_done)
+        written = sum(r.totals["bytes_out"] for r in results if not r.already_done)
         print(f"{size(written)} written, {size(written / max(since_start() - planned, 1e-9))}/s", file=sys.stderr)
 
 

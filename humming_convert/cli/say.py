@@ -64,7 +64,8 @@ def _lines(found: Sequence[Finding], verbose: bool) -> list[str]:
 
 def print_result(result: Result) -> None:
     """One line: what a run made."""
-    totals = result.plan.totals
+    totals = result.totals
+    sizes = f"{size(totals['bytes_in'])} -> {size(totals['bytes_out'])}"
     if result.already_done:
         print(
             f"{result.out}: done already, nothing to do; names and sizes are as they were written, `humming-convert verify {result.out}` reads the contents"
@@ -74,11 +75,10 @@ def print_result(result: Result) -> None:
 
         files = len(result.part["files"])
         print(
-            f"{partial_of(result.out)}: part {result.part['part']} of {result.part['of']}, {files} files; `humming-convert merge {result.out}` joins them"
+            f"{partial_of(result.out)}: part {result.part['part']} of {result.part['of']}, {files} files, {totals['layers']} layers, {sizes}; `humming-convert merge {result.out}` joins them"
         )
     else:
         lossy = ", ".join(result.lossy_steps) or "none"
-        sizes = f"{size(totals['bytes_in'])} -> {size(totals['bytes_out'])}"
         print(f"{result.out}: {totals['layers']} layers, {sizes}, proof {result.proof}, lossy steps: {lossy}")
 
 

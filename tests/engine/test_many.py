@@ -62,6 +62,22 @@ def test_merged_parts_are_the_bytes_of_one_run(model: Path, tmp_path: Path, whol
     assert api.convert(api.plan(model, target="sm90", act="bf16", shard_size=SHARDS), out=tmp_path / "out").already_done
 
 
+@pytest.mark.parametrize("options", [{"target": "sm90", "act": "bf16"}, {"standard": True}], ids=["packed", "standard"])
+@pytest.mark.parametrize("parts", [1, 2, 3, 16])
+def test_what_a_part_says_is_of_the_part(model: Path, tmp_path: Path, options: dict[str, Any], parts: int) -> None:
+    plan = api.plan(model, **options, shard_size=SHARDS)
+    found = [api.convert(plan, out=tmp_path / "out", split=f"{n}/{parts}") for n in range(1, parts + 1)]
+    for result in found:
+        document = result.document()
+        written = [(tmp_path / "out.partial" / name).stat().st_size for name in document["part"]["files"]]
+        assert document["totals"]["bytes_out"] == sum(written)
+        assert document["totals"].keys() == plan.totals.keys() and document["totals"]["layers"] == document["layers"]
+    for what in ("layers", "modules", "bytes_in", "bytes_out"):
+        whole_ = plan.totals[what]
+        assert sum(r.totals[what] for r in found) == whole_, what
+    assert sum(r.totals["passthrough"]["bytes"] for r in found) == plan.totals["passthrough"]["bytes"]
+
+
 def test_merge_names_the_parts_that_are_missing(model: Path, tmp_path: Path) -> None:
     part(model, tmp_path / "out", 2, 3)
     with pytest.raises(PartsMissing, match=r"--split 1/3 .*, 3/3"):
