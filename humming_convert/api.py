@@ -193,10 +193,12 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
     asked = SIXTEEN_BIT.get(act)
     if asked and dtype and asked != dtype:
         raise UsageError(f"--act {act} and --dtype contradict each other: a 16-bit activation is the model dtype")
-    dtype = dtype or asked or checkpoint.dtype
+    asked_dtype, dtype = dtype, dtype or asked or checkpoint.dtype
     if target is not None and target.sm < 80 and dtype == "BF16":
-        why = "--act bf16" if asked else "the model dtype is bfloat16, which"
-        raise UsageError(f"{why} needs sm80 or newer; {target.name} has float16 only: add --dtype fp16")
+        said = [option for option, given in (("--act", asked), ("--dtype", asked_dtype)) if given]
+        why = " and ".join(f"{option} bf16" for option in said) or "the model dtype is bfloat16, which"
+        instead = " and ".join(f"{option} fp16" for option in said or ["--dtype"])
+        raise UsageError(f"{why} needs sm80 or newer; {target.name} has float16 only: {'give' if said else 'add'} {instead}")
     if act != "auto":
         try:
             activation(act, dtype)
@@ -359,6 +361,8 @@ def make_how(options: Mapping[str, Any]) -> How:
         gpu_of(o.get("device", "cpu"))
     except ValueError as error:
         raise UsageError(f"--device: {error}") from None
+    if o.get("address") is not None and o.get("engine") != "ray":
+        raise UsageError(f"--address {o['address']} names a Ray cluster, which --engine ray uses; add that, or leave --address out")
     if o.get("engine") == "ray" and o.get("device", "cpu") != "cpu":
         raise UsageError("--device cuda packs on the GPU of this machine, tasks of --engine ray run on others; take one")
     if cut is not None and o.get("engine") == "ray":
@@ -369,9 +373,14 @@ def make_how(options: Mapping[str, Any]) -> How:
 
 
 def open_device(how: How) -> Packers | None:
-    """What packs where `how.device` is no CPU; None where it is. gemm.device.NoDevice says what is missing and how to mend it."""
+    """What packs where `how.device` is no CPU; None where it is. gemm.device.NoDevice says what is missing and how to mend it,
+    engine.on_ray.MissingExtra that Ray is, where `how.engine` wants it."""
     from humming_convert.engine.how import gpu_of
 
+    if how.engine == "ray":
+        from humming_convert.engine.on_ray import library
+
+        library()
     if how.device == "cpu":
         return None
     from humming_convert.gemm.pack_any import open_packers

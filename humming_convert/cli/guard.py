@@ -79,7 +79,7 @@ class Spoken:
             raise OSError(error.errno, error.strerror or str(error), "standard output") from None
 
 
-def guarded(app: typer.Typer, arguments: list[str]) -> int:
+def guarded(app: Callable[..., Any], arguments: list[str]) -> int:
     """Runs the app; the exit code of architecture.md 9.3. Never a traceback for anything but a bug."""
     as_json, verbose = "--json" in arguments, "--verbose" in arguments or "-v" in arguments
     signals = Signals()
@@ -140,6 +140,7 @@ def known(error: Exception) -> tuple[int, str, str]:
         "UsageError": (exits.USAGE, "usage"),
         "Occupied": (exits.USAGE, "out-exists"),
         "Overlaps": (exits.USAGE, "out-overlaps"),
+        "TooLittleMemory": (exits.USAGE, "usage"),
         "LockHeld": (exits.ENVIRONMENT, "lock-held"),
         "CheckFailed": (exits.CHECK_FAILED, "check-failed"),
         "HubNotFound": (exits.USAGE, "hub-not-found"),

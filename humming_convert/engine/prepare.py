@@ -25,7 +25,7 @@ from humming_convert.manifest.read import rank_names
 from humming_convert.manifest.whole import whole_manifest
 from humming_convert.plan.types import Plan
 
-SLACK = 64 << 20  # bytes asked for beside the weights: configs, tokenizer, manifest
+SLACK = 64 << 20  # bytes asked for beside the weights, a reserve for configs, tokenizer and manifest
 
 
 class NoSpace(Exception):
@@ -150,7 +150,10 @@ def _check_space(space: Workspace, jobs: list[FileJob]) -> None:
         needed += max(job.file.nbytes - held, 0)
     free = shutil.disk_usage(space.partial).free
     if free < needed:
-        raise NoSpace(f"{space.out.parent} has {free:,} bytes free, {needed:,} are needed; free some space or choose another --out")
+        raise NoSpace(
+            f"{space.out.parent} has {free:,} bytes free, {needed:,} are needed: {needed - SLACK:,} for weights, and a reserve of {SLACK:,} "
+            "for the files beside them; free some space or choose another --out"
+        )
 
 
 def remove_if_new(partial: Path) -> None:

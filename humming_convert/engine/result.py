@@ -28,7 +28,7 @@ class Result(Struct, kw_only=True):
     @property
     def totals(self) -> Mapping[str, Any]:
         """Of what this run made: the whole, or its part."""
-        return self.plan.totals if self.part is None else self.part["totals"]  # type: ignore[no-any-return]
+        return self.plan.totals if self.part is None else self.part["totals"]
 
     @property
     def lossy_steps(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import threading
@@ -158,6 +159,13 @@ def test_without_ray_the_way_to_install_it_is_said(model: Path, tmp_path: Path) 
 
     with pytest.raises(MissingExtra, match=r"pip install 'humming-convert\[ray\]'"):
         api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out", engine="ray")
+    assert [p.name for p in tmp_path.iterdir()] == ["models"]
+
+
+def test_an_address_without_ray_is_a_usage_error(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(api.UsageError, match=r"--address .* --engine ray"):
+        api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out", address="a:1")
+    assert [p.name for p in tmp_path.iterdir()] == ["models"]
 
 
 @pytest.mark.slow
@@ -235,8 +243,20 @@ def test_workers_wait_for_memory_and_one_always_goes_on() -> None:
 
 def test_a_tight_budget_changes_no_byte(model: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
     plan = api.plan(model, target="sm90", act="bf16", shard_size=SHARDS)
-    api.convert(plan, out=tmp_path / "out", max_memory="1MB", jobs=4)
+    least = memory.private_bytes() + max(map(memory.need, (*plan.layers, *plan.plain)))
+    api.convert(plan, out=tmp_path / "out", max_memory=least + 10_000_000, jobs=4)
     assert content(tmp_path / "out") == whole
+
+
+@pytest.mark.parametrize("asked", [1, "1MB", "20MB"])
+def test_less_memory_than_one_layer_takes_is_refused_with_what_it_takes(model: Path, tmp_path: Path, asked: Any) -> None:
+    plan = api.plan(model, target="sm90", act="bf16", shard_size=SHARDS)
+    with pytest.raises(memory.TooLittleMemory, match=r"give (\d+) MB or more") as refused:
+        api.convert(plan, out=tmp_path / "out", max_memory=asked)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["models"]
+    enough = re.search(r"give (\d+ MB)", str(refused.value))
+    assert enough is not None
+    api.convert(plan, out=tmp_path / "out", max_memory=enough[1])
 
 
 @pytest.mark.parametrize("io", ["mmap", "read"])
