@@ -13,11 +13,12 @@ def say_model(model: str | None, *, quiet: bool) -> None:
     name = hub_name(model) if model is not None else None
     if name is None:
         return
-    if not Path(str(model)).exists():
+    folder = Path(str(model))
+    if not folder.exists():
         from humming_convert.hub.failures import silence
 
         silence(quiet=quiet)
-    elif not quiet:
+    elif folder.is_dir() and not quiet:
         from humming_convert.checkpoint.rules import broken
         from humming_convert.hub.rules import FOLDER_TAKEN
 
