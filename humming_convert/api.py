@@ -388,6 +388,15 @@ def open_device(how: How) -> Packers | None:
     return open_packers(gpu_of(how.device))
 
 
+def check_memory(plans: Sequence[Plan], how: How, packers: Packers | None) -> None:
+    """For a process that converts and ends. engine.memory.TooLittleMemory where `how.max_memory` is less than one layer at a time takes."""
+    from humming_convert.engine.memory import check_enough, private_bytes
+
+    if how.max_memory is not None and how.engine == "local":
+        items = (x for plan in plans for group in (plan.layers, plan.plain) for x in group)
+        check_enough(items, how.max_memory, private_bytes(), packers.held if packers is not None else 0, 1 if packers is None else 2)
+
+
 def convert(plan: Plan, *, out: str | Path | None = None, progress: Progress | None = None, **how: Any) -> Result:
     """Writes what the plan says. out: default_name(plan) in the working directory. Returns the manifest and what was measured.
 

@@ -55,12 +55,14 @@ def _convert(
         "overwrite": overwrite,
         "fresh": fresh,
     }
-    api.open_device(api.make_how(how))  # what is wrong with it is said before the source is read
+    made = api.make_how(how)
+    packers = api.open_device(made)  # what is wrong with it is said before the source is read
     started = since_start()
     targets = request.pop("target") or [None]
     if out is not None and len(targets) == 1:
         api.check_out(model, out)
     plans = api.plans(model, targets, io=o.io_of(io, "mmap"), stream=stream, **request)
+    api.check_memory(plans, made, packers)
     planned = since_start()
     parent = out if len(plans) > 1 else None
     wanted = [(p, (parent or Path()) / api.default_name(p) if out is None or parent else out) for p in plans]

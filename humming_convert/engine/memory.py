@@ -69,7 +69,8 @@ class TooLittleMemory(Exception):
 
 
 def check_enough(items: Iterable[PlannedLayer | PlainTensor], asked: int, base: int, driver: int, windows: int) -> None:
-    """Before anything is written. asked, base, driver: as in `allowed`.  windows: as in `need`."""
+    """Before anything is written, in a process that does nothing else: what a notebook has already is no fault of the limit.
+    asked, base, driver: as in `allowed`.  windows: as in `need`."""
     largest = max((need(item, windows) for item in items), default=0)
     own = max(base - driver, 0)
     least = own + largest

@@ -25,7 +25,7 @@ from humming_convert.engine.how import How
 from humming_convert.engine.jobs import FileJob, jobs_of, share, totals_of, use_of
 from humming_convert.engine.journal import FileDone, Journal, Keeper
 from humming_convert.engine.local import Pool, Task, grouped, run_local
-from humming_convert.engine.memory import KEPT, Budget, allowed, check_enough, limit_of_cgroup, private_bytes
+from humming_convert.engine.memory import KEPT, Budget, allowed, limit_of_cgroup, private_bytes
 from humming_convert.engine.merge import write_record
 from humming_convert.engine.places import check_apart_from
 from humming_convert.engine.prepare import NoSpace, already_done, is_whole, prepare, remove_if_new
@@ -66,9 +66,6 @@ def run_all(
     how, begin = how or How(), time.perf_counter()
     if any(plan.totals["open_questions"] for plan, _ in wanted):
         raise ValueError("a plan made from headers only has open questions; make it again with the data")
-    if how.max_memory is not None and how.engine == "local":
-        items = (x for plan, _ in wanted for group in (plan.layers, plan.plain) for x in group)
-        check_enough(items, how.max_memory, private_bytes(), packers.held if packers is not None else 0, 1 if packers is None else 2)
     for plan, out in wanted:
         check_apart_from(plan.source, out, replaced=how.overwrite)
     results: dict[Path, Result] = {}

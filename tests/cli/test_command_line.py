@@ -196,6 +196,14 @@ def test_a_folder_that_is_not_there_is_a_usage_error_that_says_what_to_give(verb
         assert done.returncode == 2 and says in done.stderr and "that `convert` wrote" in done.stderr
 
 
+def test_the_memory_that_a_refusal_asks_for_is_enough(model: Path, tmp_path: Path) -> None:
+    done = call(model, "--target", "sm90", "--out", "out", "--max-memory", "1MB", cwd=tmp_path)
+    assert done.returncode == 2 and list(tmp_path.iterdir()) == []
+    enough = re.search(r"give (\d+ MB)", done.stderr)
+    assert enough is not None
+    assert call(model, "--target", "sm90", "--out", "out", "--max-memory", enough[1], cwd=tmp_path).returncode == 0
+
+
 @pytest.mark.parametrize("dtype", [[], ["--dtype", "bf16"]])
 @pytest.mark.parametrize("act", [[], ["--act", "bf16"]])
 def test_what_a_usage_error_advises_is_not_refused_next(model: Path, tmp_path: Path, dtype: list[str], act: list[str]) -> None:
