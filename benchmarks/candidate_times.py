@@ -57,7 +57,7 @@ class Timed:
     @property
     def line(self) -> str:
         t = self.tuning
-        shape = f"{t.tile_m}x{t.tile_k} {t.threads}t {t.parts}p{'j' if t.joined else ''} {t.blocks}b {t.stages}s"
+        shape = f"{t.tile_m}x{t.tile_k} {t.threads}t {t.parts}p{'j' if t.joined else ''}{'g' if t.goes_on else ''} {t.blocks}b {t.stages}s {t.cluster}c"
         what = f"{self.family.split('_')[0]} {shape}{'*' if self.chosen else ''}"
         return f"{self.us:.1f} {what}" if self.us is not None else f"{self.said} {what}"
 
@@ -94,7 +94,7 @@ def candidates(ready: Any, rows: int, task: str, sm: int) -> list[Any]:
         ):
             continue
         tunings = family.candidates(layer, fitted, rows)
-        divided = [t for t in tunings if layer.experts and rows <= 2 and t.tile_m <= 16]
+        divided = [t for t in tunings if layer.experts and rows <= 2 and t.tile_m <= 16 and not t.goes_on]
         more = [replace(t, parts=none_empty(-(-layer.shape_k // t.tile_k), p)) for t in divided for p in (2, 4)]
         out += [Fixed(family, t) for t in (*tunings, *more)]
     return list(dict.fromkeys(out))

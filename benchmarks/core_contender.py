@@ -178,7 +178,7 @@ class Core:
 
     def _note(self, layer: Any, multiplier: Multiplier, m: int, moe: Any, rows: int) -> None:
         family, _, tuning = multiplier.made_by(rows, task_of(moe, None))
-        kept = ("threads", "tile_m", "tile_k", "stages", "warps_k", "parts", "blocks", "share", "cluster")
+        kept = ("threads", "tile_m", "tile_k", "stages", "warps_k", "parts", "blocks", "share", "cluster", "joined", "goes_on")
         self.notes[layer.fmt.name, layer.n, layer.k, m, moe and moe.name] = {"family": family.NAME} | {x: getattr(tuning, x) for x in kept}
 
 

@@ -34,15 +34,6 @@ HC_FN void expect_bytes(u64* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
-// What follows it are copies, which come later by themselves: nothing that this block has stored has to be seen. An arrival at the barrier of block `rank` of the cluster that lies where `barrier` does in this one.
-HC_FN void arrive_at(u64* barrier, int rank) {
-  asm volatile(
-      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(
-          shared_address(barrier)),
-      "r"(rank)
-      : "memory");
-}
-
 // A run of bytes: places and length are multiples of 16.
 HC_FN void copy_run(u32 to, const void* from, int bytes, u64* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
@@ -67,12 +58,16 @@ HC_FN void copy_box(u32 to, const TensorMap* map, int column, int row, u64* barr
   }
 }
 
-// The address in block `rank` of the cluster of what `place` is in this one, and a word stored there: seen behind the next barrier of the cluster.
+// The address in block `rank` of the cluster of what `place` is in this one.
 HC_FN u32 address_in(int rank, const void* place) {
   u32 there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(place)), "r"(rank));
   return there;
 }
+// Where barriers of another block are, 8 bytes each; an arrival at one of them. What follows it are copies, which come later by themselves: nothing that this block has stored has to be seen.
+HC_FN u32 barriers_in(int rank, const u64* first) { return address_in(rank, first); }
+HC_FN void arrive_there(u32 barrier) { asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+// A word stored there: seen behind the next barrier of the cluster.
 HC_FN void store_far(u32 to, float x) { asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory"); }
 HC_FN void store_far(u32 to, int x) { asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
 

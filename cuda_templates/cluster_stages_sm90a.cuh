@@ -3,7 +3,8 @@
 //   rows of x     kTileM x 128 bytes, chunks exchanged as in stages_sm80.cuh: boxes of a tensor map, kTileM / kCluster rows from each block of the cluster;
 //                 rows that come in lists are copied chunk by chunk
 //   words, scales, zero points   as in stages_sm80.cuh, whole lines at once
-//   scales of x   [group of a tile][kTileM], float32, where groups of activations have scales of their own
+//   scales of x   [group of a tile][block of 64 rows of W, where it matters][kTileM], float32, where groups of activations have scales of their own:
+//                 times those of W, where these are of blocks
 //
 // Host side, the same bytes: gemm/cluster_sm90a.py.
 #pragma once
@@ -40,43 +41,58 @@ struct ClusterShape : StageShape<L, T::threads - 128, T::threads / 128 - 1, T::t
   static constexpr bool kOnTheWay = kScaledOnTheWay || (C::operand == Operand::e4m3 && !C::rounds);
   static constexpr int kFlush = kFolds ? C::act_group : C::flush;
   static constexpr int kSegmentK = kScaledOnTheWay && kFlush < kTileK ? kFlush : kTileK, kSegments = kTileK / kSegmentK;
+  // Blocks that go on with another tile: copies of the next one come while results of one are stored, which therefore have a place of their own
+  static constexpr bool kGoesOn = T::goes_on != 0;
   // groups of activations in a tile
   static constexpr int kActGroup = C::act_scale == ActScale::group ? C::act_group : 0;
   static constexpr int kActGroups = kActGroup == 0 ? 0 : kActGroup < kTileK ? kTileK / (kActGroup ? kActGroup : 1) : 1;
   static constexpr int kWholeGroupsOfRow = kActGroup ? ceil_to(L::k, kActGroup ? kActGroup : 1) / (kActGroup ? kActGroup : 1) : 1;
-  // 256 rows of x leave room for sums of 128: those are multiplied, then the others
-  static constexpr bool kByHalves = kOnTheWay && kTileM == 256;
-  static constexpr int kRowsOfProduct = kByHalves ? kTileM / 2 : kTileM, kSets = kByHalves ? 1 : 2, kSumsOfSet = kRowsOfProduct / 2;  // of sums on the way
+  // One scale of W for all rows of a warpgroup and columns of a group of activations: it is multiplied into those of activations, of which there are so many
+  static constexpr bool kBlockScales =
+      L::scale_place == ScalePlace::block && kActGroups > 0 && L::group_n % 64 == 0 && L::group_k % (kActGroup ? kActGroup : 1) == 0;
+  static constexpr int kActSets = kBlockScales && L::group_n % kTileN != 0 ? kTileN / 64 : 1;
+  static constexpr bool kOneFactor = kFolds || kBlockScales;  // of sums on the way: that of their row of x
+  // With many rows the warpgroups take turns: one multiplies while the other one scales its sums, so that one set of those is enough. 256 rows of x leave
+  // room for sums of 128: those are multiplied, then the others
+  static constexpr bool kInTurns = kOnTheWay && kSegments == 1 && kTileM >= 128 && kMultiplying == 256;
+  static constexpr int kProducts = kInTurns && kTileM == 256 ? 2 : 1;  // of a tile
+  static constexpr int kRowsOfProduct = kTileM / kProducts, kSets = kInTurns ? 1 : 2, kSumsOfSet = kRowsOfProduct / 2;  // of sums on the way
   static constexpr bool kShort = L::experts && kTileM == 256;  // half of the rows may be left out
-  static constexpr int kOperandSets = kByHalves && kActGroups > 0 ? 1 : 2;  // of tiles by halves; of items else
+  static constexpr int kOperandSets = kProducts == 2 && kActGroups > 0 ? 1 : 2;  // of tiles in turns; of items else
   // Steps whose operands are made at once: two sets of them are alive. Fewer where registers are wanted: for two more sets of sums, scales of x, a second block
   static constexpr int kSegmentSteps = kSegmentK / kStep;
-  static constexpr int kMostSteps = kByHalves ? kSteps / 2 : kActGroups > 0 ? 1 : T::steps;
+  static constexpr int kMostSteps = kInTurns ? kSteps / 2 : kActGroups > 0 && kTileM > 64 ? 1 : T::steps;
   static constexpr int kItemSteps = kSegmentSteps < kMostSteps ? kSegmentSteps : kMostSteps;
   static constexpr int kItems = kSteps / kItemSteps, kItemsOfSegment = kSegmentSteps / kItemSteps;
   static constexpr int kActAt = Stage::kZerosAt + Stage::kGroups * Stage::kZeroBytes, kActBytes = 4 * kTileM;
-  static constexpr int kStageBytes = ceil_to(kActAt + kActGroups * kActBytes, 1024);
+  static constexpr int kStageBytes = ceil_to(kActAt + kActGroups * kActSets * kActBytes, 1024);
   // copies: arrivals at a full stage, and bytes that the hardware brings by itself
   static constexpr int kScaling = kActGroups > 0 ? 32 : 0, kFilling = 1 + kScaling + (kGathers ? kAssisting : 0), kLineBytes = 4 * Stage::kLineWords;
   static constexpr int kTileBytesOfW = Stage::kLines * kLineBytes + Stage::kGroups * (Stage::kScaleBytes + Stage::kZeroBytes);
   static constexpr int kExpected = kGathers ? kTileBytesOfW : Stage::kPanelBytes + kTileBytesOfW;
   // results
   using Aside = Beside<L, C, kTileM, kTileN, listed<C>(), listed<C>() || (kActGroups > 0), !kHalfs && !kFolds && !kScaledOnTheWay>;
-  static constexpr int kStages = T::stages * kStageBytes, kTable = kTileM * (4 * kTileN + 16), kAsideAt = kStages > kTable ? kStages : kTable;
+  static constexpr int kAsides = kGoesOn ? 2 : 1, kAsideBytes = Aside::kBytes + 16;  // and which tile it is
+  static constexpr int kTables = kGoesOn && kTileM > 64 ? kTileM / 64 : 1;  // results go by way of as many tables, one after the other
+  static constexpr int kTable = kTileM / kTables * ((kGoesOn && C::output != Output::f32 ? 2 : 4) * kTileN + 16);
+  static constexpr int kStages = T::stages * kStageBytes, kTableAt = kGoesOn ? kStages : 0;
+  static constexpr int kAsideAt = kTableAt + kTable > kStages ? kTableAt + kTable : kStages;
 
-  static HC_FN const float* x_scales_of(const u8* stage, int segment) {
-    return reinterpret_cast<const float*>(stage + kActAt + segment * kActGroups / kSegments * kActBytes);
+  // block: of 64 rows of W.
+  static HC_FN const float* x_scales_of(const u8* stage, int segment, int block) {
+    return reinterpret_cast<const float*>(stage + kActAt + (segment * kActGroups / kSegments * kActSets + (kActSets > 1 ? block : 0)) * kActBytes);
   }
 
   static_assert(T::threads == 3 * 128 || T::threads == 5 * 128, "two or four warpgroups that multiply and one that copies");
   static_assert(Stage::kPanels == 1, "a tile of K is 128 bytes of x");
   static_assert(!kGathers || kCluster == 1, "each block copies its own rows");
   static_assert(Stage::kWholeK && Stage::kWholeN && L::shape_n / kTileN % kCluster == 0, "whole tiles and clusters");
-  static_assert(!kByHalves || kSegments == 1, "a scale for all of a tile of K");
+  static_assert(!kOnTheWay || kTileM < 256 || kInTurns, "sums of 256 rows have one scale for all of a tile of K");
   static_assert(kSegmentK % kStep == 0 && kTileK % kSegmentK == 0, "whole segments");
   static_assert((T::parts - 1) * kPart < Stage::kTiles, "no part is empty");
   static_assert(kInCluster <= 8 && kTileM / 8 % kSlices == 0 && (!kJoined || L::experts == 0), "parts of one cluster finish whole groups of eight rows");
-  static_assert(T::shared == kAsideAt + Aside::kBytes + 1024, "gemm/cluster_sm90a.py counts the same bytes");
+  static_assert(!kGoesOn || (T::parts == 1 && kTable % 16 == 0), "blocks that go on multiply all of K");
+  static_assert(T::shared == kAsideAt + kAsides * kAsideBytes + 1024, "gemm/cluster_sm90a.py counts the same bytes");
 };
 
 template <class Number>
@@ -91,6 +107,7 @@ struct Stages {
   u64 *full, *free_again;
 
   using At = StageTurn<kCount>;
+  static HC_FN At turn_of(int number) { return {number % kCount, number / kCount & 1}; }
   HC_FN u8* bytes(const At& at) const { return first + at.stage * kBytes; }
   // Until the tile is there; until its stage is free for it, which it is at first.
   HC_FN void wait(const At& at) const {
@@ -100,10 +117,10 @@ struct Stages {
   HC_FN void wait_until_free(const At& at, int number) const {
     if (number >= kCount) wait_for_phase(free_again + at.stage, at.parity ^ 1);
   }
-  // This warp is through with it, said to every block that copies into it: kCluster of them from `first_rank` of the cluster on.
+  // This warp is through with it, said to every block that copies into it: kCluster of them. free_there: `free_again` in the block that this lane tells.
   template <int kCluster>
-  HC_FN void release(const At& at, int lane, int first_rank) const {
-    if (lane < kCluster) arrive_at(free_again + at.stage, first_rank + lane);
+  HC_FN void release(const At& at, int lane, u32 free_there) const {
+    if (lane < kCluster) arrive_there(free_there + 8 * at.stage);
   }
 };
 
@@ -121,14 +138,15 @@ HC_FN void copy_groups_at_once(u32 to, const void* from, int bits, int first_n, 
 template <class C>
 using GivenRows = typename Choose<C::task == Task::indexed, const u8*, TensorMap>::type;
 
-// One thread asks for the copies of tiles from `begin` to before `end`. first_row: of x.  rank: among the blocks that share rows of x, from `first_rank` of
-// the cluster on.
+// One thread asks for the copies of tiles from `begin` to before `end`. number: tiles that were asked for before.  first_row: of x.  rank: among the blocks
+// that share rows of x, from `first_rank` of the cluster on.
 template <class S, class L, class All, class Given>
-HC_FN void fill_stages(const All& stages, int begin, int end, const Given& x, const Tensors& w, int first_row, int rank, int first_rank, int first_n) {
+HC_FN void fill_stages(const All& stages, int number, int begin, int end, const Given& x, const Tensors& w, int first_row, int rank, int first_rank,
+                       int first_n) {
   using Line = Lines<L>;
-  typename All::At at;
+  typename All::At at = All::turn_of(number);
   for (int tile = begin; tile < end; tile++, at = at.next()) {
-    stages.wait_until_free(at, tile - begin);
+    stages.wait_until_free(at, number + tile - begin);
     const u32 stage = shared_address(stages.bytes(at));
     u64* const full = stages.full + at.stage;
     expect_bytes(full, S::kExpected);
@@ -141,62 +159,97 @@ HC_FN void fill_stages(const All& stages, int begin, int end, const Given& x, co
   }
 }
 
-// Rows of x for tile `tile`: chunks of 16 bytes, as the boxes of a tensor map would lie. rows: [kTileM] in shared memory, -1 is none. Numbers of rows are
-// read some at a time: the compiler keeps the order of reads and copies.
+// Rows of x that lists name, chunks of 16 bytes as the boxes of a tensor map would lie: chunk thread % 8 of every twelfth row, whose numbers stay in
+// registers.
 template <class S, class L>
-HC_FN void gather_rows(u32 stage, const u8* x, const int* rows, int tile, int thread) {
-  constexpr int kRowBytes = L::k * L::act_bits / 8, kOfRow = 8, kAtOnce = S::kAssisting / kOfRow;
-  constexpr int kRounds = ceil_to(S::kTileM, kAtOnce) / kAtOnce, kRead = kRounds < 8 ? kRounds : 8;
-  const int chunk = thread % kOfRow, first = thread / kOfRow, column = tile * S::kTileBytes + 16 * chunk;
-  const u8* const from = x + column;
-#pragma unroll 1
-  for (int round = 0; round < kRounds; round += kRead) {
-    int row[kRead];
+struct GatheredRows {
+  static constexpr int kRowBytes = L::k * L::act_bits / 8, kOfRow = 8, kAtOnce = S::kAssisting / kOfRow, kRounds = ceil_to(S::kTileM, kAtOnce) / kAtOnce;
+  static_assert(kAtOnce % 8 == 4, "places of rows that are kAtOnce apart differ by four chunks, in turns");
+  const u8* from;    // chunk of row 0, column 0
+  int row[kRounds];  // -1: none.  -2: not in the tile
+  u32 to[2];         // in a stage, of rows of an even and of an odd round, less what rounds add
+  int end;           // columns before it are there
+
+  // rows: [kTileM] in shared memory.
+  HC_FN GatheredRows(const u8* x, const int* rows, int thread) {
+    const int chunk = thread % kOfRow, first = thread / kOfRow;
+    from = x + 16 * chunk, end = kRowBytes - 16 * chunk;
 #pragma unroll
-    for (int i = 0; i < kRead; i++) {
-      const int r = first + (round + i) * kAtOnce;
-      row[i] = rows[r < S::kTileM ? r : 0];
-    }
+    for (int i = 0; i < 2; i++) to[i] = chunk_at<S>(0, first + i * kAtOnce, chunk) - u32(i * kAtOnce * S::kTileBytes);
 #pragma unroll
-    for (int i = 0; i < kRead; i++) {
-      const int r = first + (round + i) * kAtOnce;
-      const bool there = row[i] >= 0 && column < kRowBytes;
-      if (r < S::kTileM) copy_16(chunk_at<S>(stage, r, chunk), there ? from + i64(row[i]) * kRowBytes : x, there);
+    for (int i = 0; i < kRounds; i++) row[i] = first + i * kAtOnce < S::kTileM ? rows[first + i * kAtOnce] : -2;
+  }
+  HC_FN void copy(u32 stage, int tile) const {
+    const int column = tile * S::kTileBytes;
+    const u8* const of_tile = from + column;
+#pragma unroll
+    for (int i = 0; i < kRounds; i++) {
+      const bool there = row[i] >= 0 && column < end;
+      const u8* const chunk = there ? of_tile + i64(row[i]) * kRowBytes : from;
+      if ((i + 1) * kAtOnce <= S::kTileM || row[i] > -2) copy_16(stage + to[i % 2] + i * kAtOnce * S::kTileBytes, chunk, there);
     }
   }
-}
+};
 
-// Scales of the groups of activations in tile `tile`. Rows that are not there have 0.
-template <class S>
-HC_FN void scales_of_tile(u8* stage, const float* x_scale, const int* rows, int tile, int lane) {
-  constexpr int kOfRow = S::kWholeGroupsOfRow;
-  float* const to = reinterpret_cast<float*>(stage + S::kActAt);
+struct NoRows {
+  template <class Given>
+  HC_FN NoRows(const Given&, const int*, int) {}
+};
+
+// Scales of the groups of activations in tile `tile`, those of W's blocks in them. Rows that are not there have 0.
+template <class S, class L>
+HC_FN void scales_of_tile(u8* stage, const float* x_scale, const Tensors& w, const int* rows, int first_n, int tile, int lane) {
+  constexpr int kOfRow = S::kWholeGroupsOfRow, kRows = ceil_to(S::kTileM, 32) / 32, kAtOnce = kRows < 4 ? kRows : 4;
+  float* to = reinterpret_cast<float*>(stage + S::kActAt) + lane;
 #pragma unroll
-  for (int group = 0; group < S::kActGroups; group++) {
+  for (int group = 0; group < S::kActGroups; group++, to += S::kActSets * S::kTileM) {
     const int wanted = tile * S::kTileK / S::kActGroup + group, column = wanted < kOfRow ? wanted : kOfRow - 1;  // beyond K there is no activation
-#pragma unroll 2
-    for (int r = lane; r < S::kTileM; r += 32) to[group * S::kTileM + r] = rows[r] >= 0 ? x_scale[i64(rows[r]) * kOfRow + column] : 0.0f;
+    float of_w[S::kActSets];
+#pragma unroll
+    for (int set = 0; set < S::kActSets; set++) {
+      of_w[set] = 1.0f;
+      const int of_k = weight_group<L>(tile * S::kTileK + group * S::kActGroup);
+      if constexpr (S::kBlockScales) of_w[set] = weight_scale<L>(w.weight_scale, first_n + 64 * set, of_k);
+    }
+#pragma unroll 1
+    for (int first = 0; first < kRows; first += kAtOnce) {
+      float of_x[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++) {
+        const int slot = 32 * (first + i) + lane, row = slot < S::kTileM ? rows[slot] : -1;
+        of_x[i] = row >= 0 ? x_scale[i64(row) * kOfRow + column] : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++) {
+        if (32 * (first + i) + lane >= S::kTileM) continue;
+#pragma unroll
+        for (int set = 0; set < S::kActSets; set++) to[set * S::kTileM + 32 * (first + i)] = of_x[i] * of_w[set];
+      }
+    }
   }
 }
 
 // Three warps bring what the hardware does not: rows of lists together; scales of activations in turns, a tile each, since each waits for memory.
 // Every lane says that its own are there.
 template <class S, class L, class All, class Given>
-HC_FN void assist_stages(const All& stages, int begin, int end, const Given& x, const float* x_scale, const int* rows, int thread) {
-  typename All::At at;
+HC_FN void assist_stages(const All& stages, int number, int begin, int end, const Given& x, const float* x_scale, const Tensors& w, const int* rows,
+                         int first_n, int thread) {
+  typename All::At at = All::turn_of(number);
   int turn = thread / 32;
+  using Gathered = typename Choose<S::kGathers, GatheredRows<S, L>, NoRows>::type;
+  const Gathered gathered(x, rows, thread);
   for (int tile = begin; tile < end; tile++, at = at.next()) {
     const bool scales = S::kActGroups > 0 && turn == 0;
     turn = turn > 0 ? turn - 1 : 2;
     if (!S::kGathers && !scales) continue;
-    stages.wait_until_free(at, tile - begin);
+    stages.wait_until_free(at, number + tile - begin);
     if constexpr (S::kGathers) {
-      gather_rows<S, L>(shared_address(stages.bytes(at)), x, rows, tile, thread);
+      gathered.copy(shared_address(stages.bytes(at)), tile);
       arrive_with_copies(stages.full + at.stage);
     }
     if constexpr (S::kActGroups > 0) {
       if (!scales) continue;
-      scales_of_tile<S>(stages.bytes(at), x_scale, rows, tile, thread % 32);
+      scales_of_tile<S, L>(stages.bytes(at), x_scale, w, rows, first_n, tile, thread % 32);
       arrive_now(stages.full + at.stage);
     }
   }
@@ -211,6 +264,18 @@ HC_FN u32 pair_at(const u8* group, int at) {
   return reinterpret_cast<const u32*>(group)[at / 2];
 }
 
+// Two codes of E8M0, each in the low byte of a half, as bfloat16: they are its exponents, but for 0, which is 2^-127, and 255, which is NaN.
+HC_FN u32 bf16_of_e8m0(u32 codes) {
+#ifdef __CUDACC__
+  u32 out;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(out) : "r"(codes << 7), "r"(0x00400040u));
+  asm("fma.rn.bf16x2 %0, %1, %2, %1;" : "=r"(out) : "r"(out), "r"(0u));  // infinity times 0
+  return out;
+#else
+  return to_half<Half::bf16>(decode_e8m0(u8(codes))) | u32(to_half<Half::bf16>(decode_e8m0(u8(codes >> 16)))) << 16;
+#endif
+}
+
 // The two scales of a pair, each in both halves of a word, as 16-bit floats that hold them exactly.
 template <class L, Half kHalf>
 HC_FN void scales_twice(u32 (&to)[2], u32 pair) {
@@ -222,6 +287,8 @@ HC_FN void scales_twice(u32 (&to)[2], u32 pair) {
       for (int h = 0; h < 2; h++) to[h] = twice<kHalf>(half_to_float<Half::f16>(u16(pair >> (16 * h))));
       return;
     }
+  } else if constexpr (L::scale_type == ScaleType::e8m0 && kHalf == Half::bf16) {
+    pair = bf16_of_e8m0(byte_permute(pair, 0, 0x4140));
   } else if constexpr (!kSame) {
     static_assert(scale_bytes<L>() == 1, "bytes");
     const u32 first = pair & 255, second = pair >> 8;
@@ -229,6 +296,13 @@ HC_FN void scales_twice(u32 (&to)[2], u32 pair) {
   }
   to[0] = byte_permute(pair, 0, 0x1010), to[1] = byte_permute(pair, 0, 0x3232);
 }
+
+// What a block multiplies: rows of x by rows of W from first_n on.
+struct BlockTile {
+  RowTile rows;
+  int first_n;
+};
+static_assert(sizeof(BlockTile) == 16, "the room for it");
 
 // The rows of W of a warp, and this lane: block of 64 rows and row tile in it; first_n: of this block of threads.
 struct RowsOfWarp {
@@ -241,9 +315,8 @@ struct RowsOfWarp {
 // Scales of rows g and g + 8 for sums of the columns from k on.
 template <class S, class L>
 HC_FN void sums_scales(float (&to)[2], const u8* stage, const Tensors& w, const RowsOfWarp& here, int k) {
-  if constexpr (S::kFolds) {
-    to[0] = to[1] = 1.0f;
-  } else if constexpr (S::kScales) {
+  static_assert(!S::kOneFactor, "there is a scale to multiply by");
+  if constexpr (S::kScales) {
     constexpr int kBits = 8 * scale_bytes<L>();
     const u32 pair = pair_at<kBits>(stage + S::kScalesAt + k % S::kTileK / L::group_k * S::kScaleBytes, here.place());
     const u32 first = pair & ((1u << kBits) - 1), second = pair >> kBits;

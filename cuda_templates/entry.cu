@@ -43,9 +43,9 @@ extern "C" __global__ void __launch_bounds__(Tuning::threads, Tuning::blocks)
 extern "C" __global__ void __cluster_dims__(Tuning::joined ? Tuning::cluster * Tuning::parts : Tuning::cluster, 1, 1) __launch_bounds__(Tuning::threads, Tuning::blocks)
     cluster_sm90a(const __grid_constant__ hc::GivenRows<Compute> x, const hc::u32* weight, const void* weight_scale, const void* zero_point,
                   const void* weight_scale_2, const void* bias, const float* x_scale, const int* rows, const int* experts, int room, void* y, int m,
-                  int* arrived, void* sums) {
+                  int* arrived, void* sums, int row_tiles) {
   hc::cluster_sm90a<Layer, Compute, Tuning>(x, {weight, weight_scale, zero_point, weight_scale_2, bias}, x_scale, {rows, experts, room},
-                                            {arrived, sums}, y, m);
+                                            {arrived, sums}, y, m, row_tiles);
 }
 #elif HC_FAMILY == HC_FAMILY_mx_sm120a
 #include "mx_sm120a.cuh"

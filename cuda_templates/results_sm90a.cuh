@@ -3,7 +3,7 @@
 //
 //   beside the stages   rows of x, rows of y: [kTileM], int; scales of rows of x: [kTileM]; factors, secondary scales, biases of rows of W: [kTileN], float32:
 //                       those of them that the layer and its task have, one after the other
-//   table               [row of x][row of W, and 16 bytes], in the type of y, in the place of the stages
+//   table               [row of x][row of W, and 16 bytes], in the type of y, in the place of the stages, or behind them where these go on
 //
 // Host side, the same bytes: gemm/cluster_sm90a.py.
 #pragma once
@@ -32,12 +32,12 @@ struct Beside {
   HC_FN int* rows_of_y() const { return rows_of_x() + kRowsOfYAt; }
   HC_FN float* at(int word) const { return reinterpret_cast<float*>(first) + word; }
 
-  // Before anything else, by at least kTileM threads.
-  HC_FN void name_rows(const TaskLists& lists, const RowTile& here) const {
-    if (!kNamed || int(threadIdx.x) >= kTileM) return;
-    const int row = row_of<C>(lists, here, here.first + threadIdx.x);
-    rows_of_x()[threadIdx.x] = x_row<C>(lists, row);
-    if constexpr (kListed) rows_of_y()[threadIdx.x] = row;
+  // Slot by slot, before anything else.
+  HC_FN void name_rows(const TaskLists& lists, const RowTile& here, int slot) const {
+    if (!kNamed || slot >= kTileM) return;
+    const int row = row_of<C>(lists, here, here.first + slot);
+    rows_of_x()[slot] = x_row<C>(lists, row);
+    if constexpr (kListed) rows_of_y()[slot] = row;
   }
   HC_FN int row_of_y(const RowTile& here, int slot) const {
     if constexpr (kListed) return rows_of_y()[slot];

@@ -22,6 +22,16 @@ HC_FN void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kOpen) : "memory");
 }
 
+// Turns of two warpgroups, 0 and 1, of 128 threads each: one waits for its turn, which the other one passes to it. Named barriers 2 and 3.
+HC_FN void wait_for_turn(int warpgroup) { asm volatile("bar.sync %0, 256;" ::"r"(2 + warpgroup) : "memory"); }
+HC_FN void pass_turn_to(int warpgroup) { asm volatile("bar.arrive %0, 256;" ::"r"(2 + warpgroup) : "memory"); }
+
+// Where kThreads threads that assist wait for each other. Named barrier 4.
+template <int kThreads>
+HC_FN void sync_assistants() {
+  asm volatile("bar.sync 4, %0;" ::"n"(kThreads) : "memory");
+}
+
 // Registers that a warpgroup gives up, and that another takes: from then on its threads have kCount.
 template <int kCount>
 HC_FN void release_registers() {
@@ -51,6 +61,12 @@ HC_FN void pin(u32 (&a)[kSteps][4]) {
   for (int i = 0; i < kSteps; i++) asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
 }
 
+// A number that stays in a register: the compiler would work it out again where it is used.
+HC_FN int held(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // Two blocks of 8 x 8 numbers of 16 bits, turned: lane l has the address of row l % 8 of block l / 8, lane 4 * g + t numbers 2 t and 2 t + 1 of row g of
 // each before they are.
 HC_FN void store_turned(u32 address, u32 first, u32 second) {
@@ -74,6 +90,7 @@ struct Rows {
 #define HC_SUMS_4 "%0,%1,%2,%3"
 #define HC_SUMS_8 HC_SUMS_4 ",%4,%5,%6,%7"
 #define HC_SUMS_16 HC_SUMS_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define HC_SUMS_24 HC_SUMS_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define HC_SUMS_32 HC_SUMS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define HC_SUMS_64                                                                                                           \
   HC_SUMS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,"  \
@@ -86,6 +103,7 @@ struct Rows {
 #define HC_OUT_4(C, i) C(d[i]), C(d[i + 1]), C(d[i + 2]), C(d[i + 3])
 #define HC_OUT_8(C, i) HC_OUT_4(C, i), HC_OUT_4(C, i + 4)
 #define HC_OUT_16(C, i) HC_OUT_8(C, i), HC_OUT_8(C, i + 8)
+#define HC_OUT_24(C, i) HC_OUT_16(C, i), HC_OUT_8(C, i + 16)
 #define HC_OUT_32(C, i) HC_OUT_16(C, i), HC_OUT_16(C, i + 16)
 #define HC_OUT_64(C, i) HC_OUT_32(C, i), HC_OUT_32(C, i + 32)
 #define HC_OUT_128(C, i) HC_OUT_64(C, i), HC_OUT_64(C, i + 64)
@@ -99,6 +117,7 @@ struct Rows {
     if constexpr (kN == 8) HC_WGMMA("m64n8" STEP TYPES, TAIL, C, 4, "%4", "%5", "%6", "%7", "%8", "%9");               \
     if constexpr (kN == 16) HC_WGMMA("m64n16" STEP TYPES, TAIL, C, 8, "%8", "%9", "%10", "%11", "%12", "%13");         \
     if constexpr (kN == 32) HC_WGMMA("m64n32" STEP TYPES, TAIL, C, 16, "%16", "%17", "%18", "%19", "%20", "%21");      \
+    if constexpr (kN == 48) HC_WGMMA("m64n48" STEP TYPES, TAIL, C, 24, "%24", "%25", "%26", "%27", "%28", "%29");       \
     if constexpr (kN == 64) HC_WGMMA("m64n64" STEP TYPES, TAIL, C, 32, "%32", "%33", "%34", "%35", "%36", "%37");      \
     if constexpr (kN == 128) HC_WGMMA("m64n128" STEP TYPES, TAIL, C, 64, "%64", "%65", "%66", "%67", "%68", "%69");    \
     if constexpr (kN == 256) HC_WGMMA("m64n256" STEP TYPES, TAIL, C, 128, "%128", "%129", "%130", "%131", "%132", "%133"); \
@@ -107,7 +126,7 @@ struct Rows {
 // d = a * b^T, added to d where `add`. One step of K: 16 columns of 16 bits or 32 of 8 bits.
 template <Operand kOperand, int kN>
 HC_FN void wgmma(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool add) {
-  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 256, "rows of x in a tile");
+  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 48 || kN == 64 || kN == 128 || kN == 256, "rows of x in a tile");
   if constexpr (kOperand == Operand::f16) HC_WGMMA_OF(".f32.f16.f16", "k16", ", 1, 1, 0", "+f");
   if constexpr (kOperand == Operand::bf16) HC_WGMMA_OF(".f32.bf16.bf16", "k16", ", 1, 1, 0", "+f");
   if constexpr (kOperand == Operand::e4m3) HC_WGMMA_OF(".f32.e4m3.e4m3", "k32", ", 1, 1", "+f");

@@ -474,22 +474,29 @@ def push(
     """Publishes a finished folder on the Hub in one commit, after it was verified; then the Hub is asked what it holds.
 
     branch: default: `main` for the standard form, else one for the target and the ranks.  subfolder: a folder of `main` in its place.
-    dry_run: nothing is written.  yes: publish although no licence, or one that may restrict it, is named.  said: told what goes on.
+    dry_run: nothing is written; what would refuse it is in `findings`.  yes: publish although no licence, or one that may restrict it, is named.  said: told what goes on.
     Refused with all findings; engine.finish.CheckFailed if the folder, or what the Hub holds, is not whole; hub.failures.HubError.
     """
-    from humming_convert.hub.names import hub_name
-    from humming_convert.hub.push import Pushed, PushOptions, carry_out, prepare_push
+    from humming_convert.hub.names import branch_fault, folder_fault, hub_name
+    from humming_convert.hub.push import PushOptions, carry_out, dry, prepare_push
 
-    folder, name = finished(out), hub_name(repo)
+    name = hub_name(repo)
     if name is None or name.revision is not None:
         raise UsageError(f"{repo}: no repository such as org/name; --branch names the branch")
     if branch is not None and subfolder is not None:
         raise UsageError("--branch and --subfolder exclude each other: a folder is one of main")
-    if subfolder is not None and not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)*", subfolder):
-        raise UsageError(f"--subfolder {subfolder}: not a plain path such as packed/sm90-tp1")
+    if branch is not None and (why := branch_fault(branch)) is not None:
+        raise UsageError(f"--branch {branch!r}: no name of a branch: {why}; git check-ref-format has the rules")
+    if subfolder is not None and (why := folder_fault(subfolder)) is not None:
+        raise UsageError(f"--subfolder {subfolder!r}: not a plain path such as packed/sm90-tp1: {why}")
+    folder = finished(out)
     options = PushOptions(branch=branch, subfolder=subfolder, pull_request=pull_request, private=private, yes=yes)
-    publication = prepare_push(folder, name, options)
-    return Pushed(publication=publication) if dry_run else carry_out(publication, options, said)
+    findings = Findings()
+    publication = prepare_push(folder, name, options, findings)
+    if dry_run:
+        return dry(publication, findings)
+    findings.raise_errors()
+    return carry_out(publication, options, said)
 
 
 def recheck(out: str | Path, *, humming_version: str) -> Recheck:

@@ -45,6 +45,11 @@ def harmless(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 file`, `2 files`; many: of a word that takes no s, or takes it elsewhere."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
 class Refused(Exception):
     """The checkpoint or the request cannot be converted; `findings` says all of why. Exit code 3."""
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from humming_convert.bench.contenders import Case, Contender, Core
 from humming_convert.bench.document import LIBRARY, SCALED, Document, LayerResult, Measured, Point
 from humming_convert.bench.layers import Alike, act_words, alike, weight_words
-from humming_convert.findings import Refused
+from humming_convert.findings import Refused, counted
 from humming_convert.gemm import read_floor
 from humming_convert.gemm.cache import build_all
 from humming_convert.gemm.device import Device, NoDevice
@@ -55,7 +55,9 @@ class Bench:
             sample = sample_of(stored, tensors, layer.multiplier, x, rng)
             case = Case(stored, layer, x, needed(tensors, layer, x), self.cache_bytes)
             points.append(self._point(case, sample, absent))
-            self.told(f"{stored.name}, {m} rows: {', '.join(f'{name} {c.us:.1f} us' for name, c in points[-1].contenders.items())}")
+            self.told(
+                f"{stored.name}, {counted(m, 'row')}: {', '.join(f'{name} {c.us:.1f} us' for name, c in points[-1].contenders.items())}"
+            )
         return LayerResult(
             name=stored.name,
             alike=found.count,
@@ -80,7 +82,7 @@ class Bench:
                     said = f"{type(failure).__name__}: {failure}"
                     if isinstance(contender, Core) or any(word in said for word in BROKEN):
                         raise
-                    reason = f"at {case.x.m} rows: {said.splitlines()[0][:200]}"
+                    reason = f"at {counted(case.x.m, 'row')}: {said.splitlines()[0][:200]}"
             if reason is not None:
                 absent.setdefault(contender.name, reason)
         return Point(rows=case.x.m, nbytes=case.nbytes, floor_us=self.floor(case.nbytes), contenders=found)
@@ -169,7 +171,7 @@ def run(
     device = loaded.device
     found = alike(loaded.stored.values(), pattern)
     wanted = sources(found, rows, loaded)
-    told(f"{device.name}: {len(found)} kinds of layers, {len(wanted)} kernels")
+    told(f"{device.name}: {counted(len(found), 'kind of layers', 'kinds of layers')}, {counted(len(wanted), 'kernel')}")
     build_all(device.cache, [(s, architecture(device.sm)) for s in wanted], jobs)
     graphs, beside, absent = others(folder, device, rank)
     contenders: list[Contender] = [Core(), *beside]

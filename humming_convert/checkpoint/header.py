@@ -19,7 +19,7 @@ from humming_convert.checkpoint.files import LIMIT, opened, read_exactly
 from humming_convert.checkpoint.rules import broken
 from humming_convert.checkpoint.strict_json import parse_object
 from humming_convert.checkpoint.tensors import DTYPES, TensorView
-from humming_convert.findings import Finding
+from humming_convert.findings import Finding, counted
 
 WIDTHS = {name: dtype.itemsize for name, dtype in DTYPES.items()}
 KEYS = frozenset(("dtype", "shape", "data_offsets"))
@@ -217,7 +217,7 @@ def _places(spans: Iterable[tuple[int, int, str]], size: int, file: str) -> Iter
             reach, holder = end, name
     if outside and not found:
         # every tensor is where it should be: the file is what is wrong, and one finding says it
-        why = f"{file} is cut off: its header describes {reach:,} bytes of data, {size:,} are there; {len(outside)} tensors are incomplete"
+        why = f"{file} is cut off: its header describes {reach:,} bytes of data, {size:,} are there; {counted(len(outside), 'tensor is', 'tensors are')} incomplete"
         return [broken(rules.FILE_TRUNCATED, why, tensor=outside[0][2], file=file, count=len(outside), advice="fetch the file again")]
     for begin, end, name in outside:
         why = f"its bytes {begin:,} to {end:,} lie beyond the {size:,} bytes of data in the file"

@@ -18,7 +18,7 @@ from humming_convert.checkpoint.header import Header, read_header
 from humming_convert.checkpoint.rules import broken
 from humming_convert.checkpoint.strict_json import read_object
 from humming_convert.checkpoint.tensors import TensorView
-from humming_convert.findings import Findings
+from humming_convert.findings import Findings, counted
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -126,7 +126,7 @@ def _read_headers(folder: Path, files: Iterable[str], findings: Findings) -> dic
 def _missing_files(listed: Mapping[str, str], missing: Iterable[str], findings: Findings) -> None:
     for file in missing:
         wanted = [k for k, f in listed.items() if f == file]
-        why = f"{file} is not there; {INDEX} names it for {len(wanted)} tensors"
+        why = f"{file} is not there; {INDEX} names it for {counted(len(wanted), 'tensor')}"
         findings.add(broken(rules.SHARD_MISSING, why, tensor=wanted[0], file=file, count=len(wanted), advice="fetch the missing file"))
 
 

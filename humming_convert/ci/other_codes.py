@@ -51,7 +51,7 @@ CHECKS = _rows(
     ("manifest-damaged", "error", "a manifest is no JSON, lacks a part, or is not what its digest says", AGAIN),
     ("manifest-newer", "error", "the manifest has a format version that this version does not read", "install a newer humming-convert"),
     ("humming-unknown", "error", "`recheck` of a folder that was made for a humming-kernels whose rules are not known", "ask the humming-convert that made it, or convert again"),
-    ("file-missing", "error", "a file that the manifest lists is not there", AGAIN),
+    ("file-missing", "error", "a file that the manifest lists is not there, or something else stands in its place", AGAIN),
     ("file-unknown", "error", "a file is not in the manifest", "remove it, or convert again"),
     ("tensor-missing", "error", "a tensor of the manifest is not in its file", AGAIN),
     ("tensor-differs", "error", "a tensor has another type, shape or place than in the manifest", AGAIN),

@@ -13,7 +13,7 @@ from humming_convert.cli import exits
 from humming_convert.cli import options as o
 from humming_convert.cli.asides import check_places, write_aside, write_bytes_aside
 from humming_convert.cli.say import print_findings, print_json, table
-from humming_convert.findings import Finding
+from humming_convert.findings import Finding, counted
 
 if TYPE_CHECKING:
     from humming_convert.bench.document import Document
@@ -23,10 +23,15 @@ ROWS = "1,4,16,64,256,1024,4096,8192"
 
 
 def command(
-    out: Annotated[Path, typer.Argument(parser=o.place, help="An output folder of packed layers.", metavar="OUT", show_default=False)],
-    layer: Annotated[str, typer.Option("--layer", metavar="GLOB", help="Layers by name, such as '*down_proj'.")] = "*",
-    m: Annotated[str, typer.Option("--m", metavar="LIST", help="Numbers of rows.")] = ROWS,
-    rank: Annotated[int, typer.Option("--rank", metavar="R", min=0, help="Which rank's layers, from 0.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Argument(parser=o.place, help="An output folder of packed layers; none with --from.", metavar="OUT", show_default=False),
+    ] = None,
+    layer: Annotated[
+        str | None, typer.Option("--layer", metavar="GLOB", help="Layers by name, such as '*down_proj'; default: all.")
+    ] = None,
+    m: Annotated[str | None, typer.Option("--m", metavar="LIST", help=f"Numbers of rows; default: {ROWS}.")] = None,
+    rank: Annotated[int | None, typer.Option("--rank", metavar="R", min=0, help="Which rank's layers; default: 0.")] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", min=1, help="Compilers at a time; default: one a core.")] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", parser=o.place, metavar="FILE", help="A picture of the speed-up over rows: .svg or .png.")
@@ -42,15 +47,21 @@ def command(
     from humming_convert import api
     from humming_convert.bench import plot as plotting
 
-    rows = rows_of(m)
-    if again is None:
+    rows = rows_of(ROWS if m is None else m)
+    if again is not None:
+        measures = {"OUT": out, "--layer": layer, "--m": m, "--rank": rank, "--jobs": jobs}
+        if given := [name for name, value in measures.items() if value is not None]:
+            raise typer.BadParameter(f"--from measures nothing: {', '.join(given)} would say what to measure; leave out one or the other")
+    elif out is None:
+        raise typer.BadParameter("OUT is missing: a folder of packed layers to measure, or --from FILE for a document that --out wrote")
+    else:
         api.finished(out)
     check_places({"--plot": plot, "--out": file}, [out])
     if plot is not None:
         if plot.suffix not in plotting.FORMATS:
             raise typer.BadParameter(f"--plot {plot}: the name ends in {' or '.join(plotting.FORMATS)}")
         plotting.library()  # MissingExtra before any work
-    document = recorded(again) if again is not None else measured(out, rows, layer, rank, jobs, json or quiet)
+    document = recorded(again) if out is None else measured(out, rows, "*" if layer is None else layer, rank or 0, jobs, json or quiet)
     if file is not None:
         write_aside(file, json_text.dumps(document.as_dict(), indent=1, ensure_ascii=False) + "\n")
     if plot is not None:
@@ -77,9 +88,10 @@ def rows_of(text: str) -> tuple[int, ...]:
     return rows
 
 
-def recorded(file: Path) -> Document:
+def recorded(file: Path | None) -> Document:
     from humming_convert.bench.document import read
 
+    assert file is not None  # where there is no OUT
     try:
         return read(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -109,7 +121,7 @@ def wrong_products(document: Document) -> list[Finding]:
             severity="error",
             code="bench-wrong-result",
             layer=layer.name,
-            message=f"{point.rows} rows by {NAMES[name]}: {off(point.contenders[name].error)}",
+            message=f"{counted(point.rows, 'row')} by {NAMES[name]}: {off(point.contenders[name].error)}",
             advice=advice,
         )
         for layer, point, name in document.wrong

@@ -11,7 +11,7 @@ import typer
 
 from humming_convert.cli import exits
 from humming_convert.cli.asides import write_aside
-from humming_convert.cli.guard import findings_of, known
+from humming_convert.cli.guard import findings_of, known, usage_words, words
 from humming_convert.findings import Finding, Refused
 
 ANSWERS = (exits.DONE, exits.REFUSED, exits.CHECK_FAILED)
@@ -44,14 +44,20 @@ def told_to_ci(verb: str, base: str, sarif: Path | None, annotations: bool) -> I
         why = "interrupted before it came to an answer"
         raise
     except Exception as error:
-        code, message, _ = (exits.USAGE, str(error), "") if isinstance(error, typer.BadParameter) else known(error)
+        code, why = (exits.USAGE, usage_words(error)) if isinstance(error, typer.BadParameter) else told(error)
         found = findings_of(error)
         heard.add(found, exits.code_of(found, code) if code == exits.CHECK_FAILED else code)
-        why = None if found else (message.removeprefix("error: ") or f"{type(error).__name__}: {error}")
+        why = None if found else why
         raise
     finally:
         if sarif is not None or annotations:
             _write(verb, base, heard, why, sarif, annotations)
+
+
+def told(error: Exception) -> tuple[int, str]:
+    """(exit code, words) of an error that is no finding."""
+    code, finding = known(error)
+    return code, words(finding)
 
 
 def _write(verb: str, base: str, heard: Heard, why: str | None, to: Path | None, annotate: bool) -> None:

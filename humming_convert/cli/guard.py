@@ -19,8 +19,9 @@ import typer
 
 from humming_convert.cli import exits
 from humming_convert.cli.say import print_findings, print_json
-from humming_convert.findings import Finding, Refused
+from humming_convert.findings import Finding, Refused, counted
 
+STATUS = {exits.USAGE: "usage", exits.REFUSED: "refused", exits.CHECK_FAILED: "failed", exits.ENVIRONMENT: "environment"}
 ISSUES = "please report this with the lines above, the command and the output of `humming-convert --version`"
 # typer carries click inside since 0.2x; its own exceptions lead to the base class in every version
 ClickUsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -87,23 +88,35 @@ def guarded(app: Callable[..., Any], arguments: list[str]) -> int:
     gc.set_threshold(200_000, 50, 1000)  # a plan is hundreds of thousands of objects that stay, and nothing in them is a cycle
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a core that waits by spinning; no matrix is multiplied here
 
-    def end(code: int, message: str, findings: Iterable[Finding] = (), kind: str = "error") -> int:
-        found, said_so = tuple(findings), False
-        if as_json:
-            status = {exits.USAGE: "usage", exits.REFUSED: "refused", exits.CHECK_FAILED: "failed", exits.ENVIRONMENT: "environment"}
-            said = found or (Finding(severity="error", code=kind, message=message),)
-            with suppress(OSError):  # stdout fails: what is wrong is said below, and the code stays what it is
-                print_json({"status": status.get(code, "error"), "exit_code": code, "findings": [f.as_dict() for f in said]})
-                said_so = True
-        if found:
-            print_findings(found, verbose=verbose)
-        if message and not (said_so and found):
-            print(message, file=sys.stderr)
+    def told(code: int, findings: Iterable[Finding]) -> bool:
+        """The one document, with --json. False: there is none, or stdout fails; the code stays what it is, and what is wrong is said on stderr."""
+        if not as_json:
+            return False
+        with suppress(OSError):
+            print_json({"status": STATUS.get(code, "error"), "exit_code": code, "findings": [f.as_dict() for f in findings]})
+            return True
+        return False
+
+    def end(code: int, findings: Iterable[Finding], line: str = "") -> int:
+        """line: for stderr, after the findings."""
+        found = tuple(findings)
+        in_document = told(code, found)
+        print_findings(found, verbose=verbose)
+        if line and not in_document:
+            print(line, file=sys.stderr)
+        return code
+
+    def alone(code: int, finding: Finding, line: str) -> int:
+        """What no finding was made for: one in the document, and a line of its own on stderr."""
+        told(code, [finding])
+        if line:
+            print(line, file=sys.stderr)
         return code
 
     def stopped(number: int | None) -> int:
         code, word = (exits.TERMINATED, "terminated") if number == signal.SIGTERM else (exits.INTERRUPTED, "interrupted")
-        return end(code, f"{word}; the same command goes on where it stopped", (), word)
+        message = f"{word}; the same command goes on where it stopped"
+        return alone(code, Finding(severity="error", code=word, message=message), message)
 
     try:
         result = app(arguments, standalone_mode=False)
@@ -113,29 +126,42 @@ def guarded(app: Callable[..., Any], arguments: list[str]) -> int:
         return result if isinstance(result, int) else exits.DONE
     except ClickUsageError as error:
         error.show()  # type: ignore[attr-defined]
-        return end(exits.USAGE, "", (), "usage") if not as_json else end(exits.USAGE, str(error), (), "usage")
+        return alone(exits.USAGE, Finding(severity="error", code="usage", message=usage_words(error)), "")
     except Refused as error:
         count, code = sum(f.severity == "error" for f in error.findings), exits.code_of(error.findings, exits.REFUSED)
         word = "refused" if code == exits.REFUSED else "not read"
-        return end(code, f"{word}: {count} error{'s' * (count != 1)}, nothing was written", error.findings)
+        return end(code, error.findings, f"{word}: {counted(count, 'error')}, nothing was written")
     except (KeyboardInterrupt, typer.Abort, exits.Terminated):
         return stopped(signals.came)
     except MemoryError:
-        return end(exits.ENVIRONMENT, "out of memory; a lower --max-memory or fewer --jobs need less", (), "out-of-memory")
+        message = "out of memory; a lower --max-memory or fewer --jobs need less"
+        return alone(exits.ENVIRONMENT, Finding(severity="error", code="out-of-memory", message=message), message)
     except Exception as error:  # noqa: BLE001 the edge of the program: known kinds by table, anything else is a bug and says so
         if signals.came is not None:
             return stopped(signals.came)
-        code, message, kind = known(error)
+        code, finding = known(error)
         if code == exits.BUG:
             traceback.print_exc()
-            message = f"internal error: {type(error).__name__}: {error}; {ISSUES}"
+            return alone(code, finding, finding.message)
         found = findings_of(error)
         code = exits.code_of(found, code) if code == exits.CHECK_FAILED else code
-        return end(code, "" if found else message, found, kind)
+        return end(code, found) if found else alone(code, finding, f"error: {words(finding)}")
 
 
-def known(error: Exception) -> tuple[int, str, str]:
-    """(exit code, message, finding code) of an exception. Imports only what was imported already."""
+def usage_words(error: Exception) -> str:
+    """What typer says of a usage error, without its `Usage:` lines: the option or the argument that it is about stands in it."""
+    return str(error.format_message()) if isinstance(error, ClickUsageError) else str(error)  # type: ignore[attr-defined]
+
+
+def words(finding: Finding) -> str:
+    """For a terminal: a compiler's log has many lines, and is not what the advice goes on from."""
+    if not finding.advice:
+        return finding.message
+    return f"{finding.message}\nmissing: {finding.advice}" if "\n" in finding.message else f"{finding.message}; {finding.advice}"
+
+
+def known(error: Exception) -> tuple[int, Finding]:
+    """(exit code, the finding that it is where it carries none) of an exception. Imports only what was imported already."""
     names: dict[str, tuple[int, str]] = {
         "UsageError": (exits.USAGE, "usage"),
         "Occupied": (exits.USAGE, "out-exists"),
@@ -152,23 +178,24 @@ def known(error: Exception) -> tuple[int, str, str]:
         "PartsMissing": (exits.ENVIRONMENT, "parts-missing"),
         "MissingExtra": (exits.ENVIRONMENT, "missing-extra"),
         "NoDevice": (exits.ENVIRONMENT, "no-gpu"),
-        "CompileError": (exits.ENVIRONMENT, "no-gpu"),
+        "CompileError": (exits.ENVIRONMENT, "kernel-compile"),
     }
     for cls in type(error).__mro__:
         if cls.__name__ in names and cls.__module__.startswith("humming_convert."):
             code, kind = names[cls.__name__]
-            return code, f"error: {error}", kind
+            advice = getattr(error, "missing", None) or getattr(error, "advice", None)  # CompileError, NoDevice: their words end with it
+            message = str(error).removesuffix(f"\nmissing: {advice}").removesuffix(f"; {advice}")
+            return code, Finding(severity="error", code=kind, message=message or cls.__name__, advice=advice)
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):  # no memory, or a limit of processes
-        return (
-            exits.ENVIRONMENT,
-            "error: the system allows no more threads; fewer --jobs, or raise the limit (ulimit -u, -v)",
-            "environment",
-        )
+        message = "the system allows no more threads; fewer --jobs, or raise the limit (ulimit -u, -v)"
+        return exits.ENVIRONMENT, Finding(severity="error", code="environment", message=message)
     if isinstance(error, OSError):
         remedy = exits.REMEDIES.get(error.errno or 0, "")
         where = f" ({error.filename})" if error.filename else ""
-        return exits.ENVIRONMENT, f"error: {error.strerror or error}{where}{'; ' + remedy if remedy else ''}", "environment"
-    return exits.BUG, "", "internal-error"
+        message = f"{error.strerror or str(error) or type(error).__name__}{where}{'; ' + remedy if remedy else ''}"
+        return exits.ENVIRONMENT, Finding(severity="error", code="environment", message=message)
+    message = f"internal error: {type(error).__name__}: {error}; {ISSUES}"
+    return exits.BUG, Finding(severity="error", code="internal-error", message=message)
 
 
 def findings_of(error: Exception) -> tuple[Finding, ...]:

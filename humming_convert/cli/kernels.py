@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,20 +10,21 @@ import typer
 from humming_convert.cli import exits
 from humming_convert.cli import options as o
 from humming_convert.cli.say import print_json
+from humming_convert.findings import counted
 
 HELP = "Compile the kernels of a folder's layers ahead of time and ship them in it; no GPU is needed."
 app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 Out = Annotated[Path, typer.Argument(parser=o.place, help="An output folder of packed layers.", metavar="OUT", show_default=False)]
 
 
-def no_compiler(error: Exception, as_json: bool) -> int:
-    """The compiler is missing or has failed: its own words."""
-    if as_json:
-        finding = {"severity": "error", "code": "kernel-compile", "message": str(error)}
-        print_json({"status": "environment", "exit_code": exits.ENVIRONMENT, "findings": [finding]})
-    else:
-        print(f"error[kernel-compile]: {error}", file=sys.stderr)
-    return exits.ENVIRONMENT
+def packed(out: Path) -> Path:
+    """The folder, if it is one of packed layers; none other ships kernels. UsageError, Refused."""
+    from humming_convert import api
+    from humming_convert.gemm.stored import manifest_names
+
+    folder = api.finished(out)
+    manifest_names(folder)
+    return folder
 
 
 @app.command("build", help="Compile every kernel that the folder's layers need, into one file of the folder.")
@@ -36,42 +36,34 @@ def build(
     jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", min=1, help="Compilers at a time; default: one a core.")] = None,
     json: o.Json = False,
 ) -> int:
-    from humming_convert import api
     from humming_convert.gemm import shipped
     from humming_convert.gemm.cache import KernelCache
-    from humming_convert.gemm.nvrtc import CompileError, supported_sms
+    from humming_convert.gemm.nvrtc import supported_sms
     from humming_convert.gemm.stored import manifest_names
     from humming_convert.manifest.read import read_manifest
     from humming_convert.targets.table import find_target, suggest_targets
 
-    first = read_manifest(api.finished(out), manifest_names(out)[0])
+    first = read_manifest(packed(out), manifest_names(out)[0])
     name = target or str(first["target"]["name"])
     found = find_target(name)
     if found is None:
         raise typer.BadParameter(f"{name}: no such target; did you mean {' or '.join(suggest_targets(name))}?")
-    try:
-        known = supported_sms()
-    except CompileError as error:
-        return no_compiler(error, json)
+    known = supported_sms()
     if not found.nvrtc or found.sm not in known:
         raise typer.BadParameter(f"NVRTC here compiles for no {found.name}; it knows {', '.join(f'sm{s}' for s in known)}")
-    try:
-        built = shipped.build(out, found.sm, KernelCache(), jobs, (lambda _: None) if json else print)
-    except CompileError as error:
-        return no_compiler(error, json)
+    built = shipped.build(out, found.sm, KernelCache(), jobs, (lambda _: None) if json else print)
     if json:
         print_json({"status": "done", "file": built.path.name, "kernels": built.kernels, "layers": built.layers, "findings": []})
     else:
-        print(f"{built.path}: {built.kernels} kernels for {built.layers} layers, {built.path.stat().st_size} bytes")
+        print(f"{built.path}: {counted(built.kernels, 'kernel')} for {counted(built.layers, 'layer')}, {built.path.stat().st_size} bytes")
     return exits.DONE
 
 
 @app.command("list", help="List the kernels that a folder ships.")
 def list_(out: Out, json: o.Json = False) -> int:
-    from humming_convert import api
     from humming_convert.gemm import shipped
 
-    found = {path.name: shipped.index_of(path) for path in shipped.archives(api.finished(out))}
+    found = {path.name: shipped.index_of(path) for path in shipped.archives(packed(out))}
     if json:
         print_json({"status": "ok", "archives": found, "findings": []})
         return exits.DONE
@@ -89,12 +81,11 @@ def list_(out: Out, json: o.Json = False) -> int:
 
 @app.command("clean", help="Remove the kernels that a folder ships.")
 def clean(out: Out, json: o.Json = False) -> int:
-    from humming_convert import api
     from humming_convert.gemm import shipped
 
-    count = shipped.clean(api.finished(out))
+    count = shipped.clean(packed(out))
     if json:
         print_json({"status": "done", "removed": count, "findings": []})
     else:
-        print(f"{out}: {count} files of kernels removed")
+        print(f"{out}: {counted(count, 'file')} of kernels removed")
     return exits.DONE

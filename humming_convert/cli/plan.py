@@ -12,6 +12,7 @@ from humming_convert.cli.asides import check_places, write_page
 from humming_convert.cli.ci import told_to_ci
 from humming_convert.cli.request import with_request
 from humming_convert.cli.say import joined, print_findings, print_json, table
+from humming_convert.findings import counted
 from humming_convert.plan.size import size
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _say(plan: Plan, where: Path, *, quiet: bool, verbose: bool) -> None:
     print(table(head, rows))
     totals = plan.totals
     print(
-        f"{totals['layers']} layers, {len(plan.plain)} other tensors, {size(totals['bytes_in'])} -> {size(totals['bytes_out'])} in {len(plan.files)} files"
+        f"{counted(totals['layers'], 'layer')}, {counted(len(plan.plain), 'other tensor')}, {size(totals['bytes_in'])} -> {size(totals['bytes_out'])} in {counted(len(plan.files), 'file')}"
     )
     if questions := totals["open_questions"]:
         print(f"open until the data are read (--headers-only): {', '.join(questions)}")

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from humming_convert.cli import exits
 from humming_convert.cli import options as o
-from humming_convert.cli.say import print_json, table
+from humming_convert.cli.say import print_findings, print_json, table
+from humming_convert.findings import counted
 from humming_convert.plan.size import size
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def command(
     yes: Annotated[bool, typer.Option("--yes", help="Publish also where no licence, or a restrictive one, is named.")] = False,
     json: o.Json = False,
     quiet: o.Quiet = False,
-) -> None:
+) -> int:
     from humming_convert import api
     from humming_convert.hub.failures import silence
 
@@ -42,23 +44,30 @@ def command(
             print(text, file=sys.stderr)
 
     done = api.push(out, repo, branch=branch, subfolder=subfolder, pull_request=pr, private=private, dry_run=dry_run, yes=yes, said=said)
+    code = exits.REFUSED if done.refused else exits.DONE
     if json:
-        print_json(done.document())
+        print_json({**done.document(), **({"exit_code": code} if code else {})})
     elif not quiet:
         _say(done)
+    print_findings(done.findings, verbose=True)
+    if done.refused and not json:
+        count = sum(f.severity == "error" for f in done.findings)
+        print(f"push would be refused: {counted(count, 'error')}; this dry run wrote nothing", file=sys.stderr)
+    return code
 
 
 def _say(done: Pushed) -> None:
     p = done.publication
     if done.commit is not None:
-        print(f"{done.url}: {done.checked} files, {size(sum(p.paths.values()))}, sizes and checksums as here")
+        print(f"{done.url}: {counted(done.checked, 'file')}, {size(sum(p.paths.values()))}, sizes and checksums as here")
         return
     print(table(("file", "bytes"), [(path, f"{nbytes:,}") for path, nbytes in p.paths.items()], right=frozenset({1})))
-    print(f"{len(p.paths)} files, {size(sum(p.paths.values()))}, to {p.to}{f', on top of {p.parent}' if p.parent else ''}")
+    print(f"{counted(len(p.paths), 'file')}, {size(sum(p.paths.values()))}, to {p.to}{f', on top of {p.parent}' if p.parent else ''}")
     for what in p.new:
         print(f"would make: {what}")
     for path in p.deleted:
         print(f"would delete: {path}")
     print(f"licence: {p.licence or 'none named'}")
     print("head of the card:\n" + "\n".join(f"    {line}" for line in p.local.head.splitlines()))
-    print("dry run: nothing was written")
+    if not done.refused:
+        print("dry run: nothing was written")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from humming_convert.findings import SEVERITIES, Finding, harmless
+from humming_convert.findings import SEVERITIES, Finding, counted, harmless
 from humming_convert.plan.size import size
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ def print_result(result: Result) -> None:
     elif result.part is not None:
         from humming_convert.engine.folder import partial_of
 
-        files = len(result.part["files"])
+        files, layers = counted(len(result.part["files"]), "file"), counted(totals["layers"], "layer")
         print(
-            f"{partial_of(result.out)}: part {result.part['part']} of {result.part['of']}, {files} files, {totals['layers']} layers, {sizes}; `humming-convert merge {result.out}` joins them"
+            f"{partial_of(result.out)}: part {result.part['part']} of {result.part['of']}, {files}, {layers}, {sizes}; `humming-convert merge {result.out}` joins them"
         )
     else:
         lossy = ", ".join(result.lossy_steps) or "none"
-        print(f"{result.out}: {totals['layers']} layers, {sizes}, proof {result.proof}, lossy steps: {lossy}")
+        print(f"{result.out}: {counted(totals['layers'], 'layer')}, {sizes}, proof {result.proof}, lossy steps: {lossy}")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], right: frozenset[int] = frozenset()) -> str:

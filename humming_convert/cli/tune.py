@@ -11,6 +11,7 @@ import typer
 from humming_convert.cli import exits
 from humming_convert.cli import options as o
 from humming_convert.cli.say import print_findings, print_json
+from humming_convert.findings import counted
 
 HELP = "Measure tunings of a packed folder's kernels on this GPU and store the winners in the folder."
 
@@ -40,8 +41,8 @@ def command(
         return code
     print_findings(result.findings, verbose=False)
     if not quiet:
-        kinds = len(result.layers)
+        kinds = counted(len(result.layers), "kind of layers", "kinds of layers")
         print(
-            f"{result.path}: {result.device}, {kinds} kinds of layers, {changed} of {len(ranges)} ranges of rows quicker than by the heuristics"
+            f"{result.path}: {result.device}, {kinds}, {changed} of {counted(len(ranges), 'range')} of rows quicker than by the heuristics"
         )
     return code

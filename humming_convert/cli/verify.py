@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,15 +13,17 @@ from humming_convert.cli import exits
 from humming_convert.cli import options as o
 from humming_convert.cli.asides import check_places, write_page
 from humming_convert.cli.ci import Heard, told_to_ci
+from humming_convert.cli.guard import known, words
 from humming_convert.cli.say import print_findings, print_json
 from humming_convert.findings import Finding
 
 if TYPE_CHECKING:
     from humming_convert.gemm.verify import GpuVerification
-    from humming_convert.report.verification import GpuResults, Manifests
+    from humming_convert.proof.verify import Verification
+    from humming_convert.report.verification import GpuResults
 
 HELP = "Check a finished folder: digests, headers, shapes; with --source the round trip; with --gpu every layer multiplied."
-# findings after which no kernel can run
+# findings after which no kernel can run; after those of `Verification.unread` none can either
 UNREADABLE = frozenset(
     {"file-unreadable", "no-manifest", "manifest-damaged", "manifest-newer", "name-outside", "tensor-missing", "tensor-differs"}
 )
@@ -84,11 +86,11 @@ def _verify(
     findings = list(found.every)
     results: GpuResults = {}
     document, failed, summary = found.document(), found.failed, found.summary()
-    if gpu and not UNREADABLE & {f.code for f in findings}:
+    if gpu and not found.unread and not UNREADABLE & {f.code for f in findings}:
         on_gpu = _on_gpu(out, model, sample, kernels, record and not found.findings.errors, json or quiet)
-        if isinstance(on_gpu, str):
-            heard.add([*findings, Finding(severity="error", code="no-gpu", message=on_gpu)], exits.ENVIRONMENT)
-            return _no_gpu(on_gpu, json)
+        if isinstance(on_gpu, Finding):
+            heard.add([*findings, on_gpu], exits.ENVIRONMENT)
+            return _no_gpu(on_gpu, findings, json, verbose)
         results = on_gpu.results
         found.multiplied(results)
         findings = [*found.every, *on_gpu.findings]
@@ -104,7 +106,7 @@ def _verify(
     heard.add(findings, code)
     if html is not None:
         try:
-            _write(html, out, found.manifests, findings, found.checked, results)
+            _write(html, found, findings, results)
         except OSError as error:
             if not failed:
                 raise
@@ -118,14 +120,16 @@ def _verify(
     return code
 
 
-def _write(file: Path, out: Path, manifests: Manifests, findings: list[Finding], counts: dict[str, int], gpu: GpuResults) -> None:
+def _write(file: Path, found: Verification, findings: list[Finding], gpu: GpuResults) -> None:
     from humming_convert.report.verification import Checked, report_verification
 
-    checked = Checked(findings=tuple(findings), counts=counts, gpu=gpu)
-    write_page(file, report_verification(out, manifests, checked))
+    checked = Checked(findings=tuple(findings), counts=found.checked, gpu=gpu, unread=frozenset(found.unread))
+    write_page(file, report_verification(found.folder, found.manifests, checked))
 
 
-def _on_gpu(out: Path, source: Path | None, sample: float | None, kernels: Kernels, record: bool, silent: bool) -> GpuVerification | str:
+def _on_gpu(
+    out: Path, source: Path | None, sample: float | None, kernels: Kernels, record: bool, silent: bool
+) -> GpuVerification | Finding:
     """The verification, or why there can be none on this machine."""
     from humming_convert.gemm.cache import KernelCache
     from humming_convert.gemm.device import NoDevice, open_device
@@ -137,16 +141,18 @@ def _on_gpu(out: Path, source: Path | None, sample: float | None, kernels: Kerne
         told = (lambda _: None) if silent else _say
         return verify_gpu(out, device, source=source, sample=sample, kernels=kernels.value, record=record, told=told)
     except (NoDevice, CompileError) as error:
-        return str(error)
+        return known(error)[1]
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _no_gpu(why: str, as_json: bool) -> int:
-    finding: dict[str, Any] = {"severity": "error", "code": "no-gpu", "message": why}
+def _no_gpu(why: Finding, found: list[Finding], as_json: bool, verbose: bool) -> int:
+    """found: what the check without a GPU has found."""
     if as_json:
-        print_json({"status": "environment", "exit_code": exits.ENVIRONMENT, "findings": [finding]})
-    print(f"error[no-gpu]: {why}; `humming-convert doctor` says what is missing", file=sys.stderr)
+        said = [f.as_dict() for f in (*found, why)]
+        print_json({"status": "environment", "exit_code": exits.ENVIRONMENT, "findings": said})
+    print_findings(found, verbose=verbose)
+    print(f"error[{why.code}]: {words(why)}; `humming-convert doctor` says what is missing", file=sys.stderr)
     return exits.ENVIRONMENT

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import product
 
 from humming_convert.gemm import operands
 from humming_convert.gemm.candidates import parts_around, varied
@@ -25,8 +26,10 @@ NAME = "cluster_sm90a"
 PARTS = True
 MAPPED = True
 TILE_N = 128  # rows of W of a block, at least
+BLOCK = 64  # rows of W of a warpgroup
 TILE_BYTES = 128  # of a row of x in a tile of K
 BESIDE = 16  # bytes beside a row of results
+NAMED = 16  # bytes that say which tile it is
 GATHERED_FROM = 256  # rows of x in a tile: measured on an H200 (docs/performance.md)
 IN_CLUSTER = 8  # blocks, at most: CUDA C++ Programming Guide, thread block clusters
 ROOM = 226 * 1024  # bytes of shared memory of a multiprocessor, and what of it no stage has: for barriers, and until a multiple of 1024
@@ -37,7 +40,7 @@ OTHER = 1280
 class Size:
     """stages: at most.  cluster: blocks that share rows of x.  blocks: of a multiprocessor.  fill: blocks that parts of K make for each multiprocessor.
     steps: whose operands are made at once.  steps_on_the_way: the same where sums want registers too (`on_the_way`).
-    warpgroups: that multiply, each 64 rows of W."""
+    warpgroups: that multiply, each 64 rows of W.  goes_on: of Tuning."""
 
     stages: int
     cluster: int
@@ -46,6 +49,7 @@ class Size:
     steps: int = 4
     steps_on_the_way: int = 2
     warpgroups: int = 2
+    goes_on: int = 0
 
 
 # By bits of an activation and rows of x in a tile: measured on an H200 (docs/gemm.md)
@@ -57,9 +61,22 @@ SIZES = {
 TAKEN_TO = {(8, 128): 256}
 # Of weights as wide as activations, 64 rows: there is less to do than to wait for
 FILL_OF_BYTES = {64: 0.5}
-# Rows of several experts: of two or more tiles of W
-FOR_EXPERTS = {(8, 64): Size(8, 2, 1, 1, 2, 2, 4)}
-ROWS = (8, 16, 20, 32, 64, 128, 256, 512, 1024, 2048)  # 8 and 20: tiles of 16 and 32 rows, which experts of fewer have
+# Rows of experts, which have uneven numbers of them: blocks go on with another tile. Where there are two tiles of W, and with few registers' sums, four warpgroups
+FOR_EXPERTS = {
+    16: {48: Size(6, 2, 2, 2, 2), 64: Size(6, 2, 2, 2, 2), 256: Size(6, 2, 1, 1, goes_on=1)},
+    8: {
+        16: Size(12, 2, 2, 1, 4, 4, goes_on=1),
+        32: Size(10, 2, 2, 1, goes_on=1),
+        48: Size(8, 2, 1, 1, 4, 2),
+        64: Size(8, 2, 1, 1, 4, 4, goes_on=1),
+        256: Size(6, 2, 1, 1, goes_on=1),
+    },
+}
+FOR_WIDE_EXPERTS = {
+    16: {48: Size(6, 2, 1, 2, 4, warpgroups=4, goes_on=1), 64: Size(6, 2, 1, 2, 4, warpgroups=4, goes_on=1)},
+    8: {48: Size(8, 2, 1, 1, 4, 2, warpgroups=4, goes_on=1), 64: Size(8, 2, 1, 1, 4, 4, warpgroups=4, goes_on=1)},
+}
+ROWS = (8, 16, 20, 32, 48, 64, 128, 256, 512, 1024, 2048)  # 8, 20, 32, 48: tiles of 16, 32, 48 and 64 rows, which experts of fewer have
 
 # scales that a 16-bit float holds
 HELD = {("f16", "f16"), ("e4m3", "f16")} | {(scale, "bf16") for scale in ("bf16", "e8m0", "e5m3", "e4m3", "e5m2")}
@@ -115,8 +132,14 @@ def _scaled(layer: Layer, compute: Compute) -> bool:
 
 
 def _by_halves(layer: Layer, compute: Compute) -> bool:
-    """Whether sums on the way have one scale for all of a tile of K, so that 256 rows are multiplied as two halves: `kByHalves`, `kSegments`."""
+    """Whether sums on the way have one scale for all of a tile of K, so that 256 rows are multiplied as two halves: `kInTurns`, `kSegments`."""
     return (compute.act_group if _folds(layer, compute) else compute.flush) >= TILE_BYTES
+
+
+def _block_scales(layer: Layer, compute: Compute) -> bool:
+    """Whether scales of W are multiplied into those of activations: `kBlockScales`."""
+    grouped = compute.act_scale == "group" and layer.scale_place == "block"
+    return grouped and layer.group_n % BLOCK == 0 and layer.group_k % compute.act_group == 0
 
 
 def _exact(layer: Layer, kind: str | None) -> bool:
@@ -133,18 +156,28 @@ def rounding(layer: Layer, compute: Compute) -> str:
 
 def _sizes(layer: Layer, compute: Compute) -> dict[int, Size]:
     """Those of SIZES that the kernel has for a layer."""
-    halves = not on_the_way(layer, compute) or _by_halves(layer, compute)
-    return {m: size for m, size in SIZES[layer.act_bits].items() if m <= 128 or halves}
+    on_way = on_the_way(layer, compute)
+    sizes = SIZES[layer.act_bits]
+    if layer.experts:
+        sizes = sizes | FOR_EXPERTS[layer.act_bits]
+        if layer.shape_n % (4 * BLOCK) == 0:
+            sizes |= {m: s for m, s in FOR_WIDE_EXPERTS[layer.act_bits].items() if m < 64 or not on_way}
+    elif _dense_goes_on(layer, compute):
+        sizes = sizes | {256: replace(sizes[256], goes_on=1)}
+    return {m: sizes[m] for m in sorted(sizes) if m <= 128 or not on_way or _by_halves(layer, compute)}
+
+
+def _dense_goes_on(layer: Layer, compute: Compute) -> bool:
+    """Whether blocks of dense layers go on with another tile of 256 rows: not where warpgroups that take turns have operands to make and sums to scale all
+    the time, as measured."""
+    return not _scaled(layer, compute) or compute.act_scale == "group"
 
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
     sizes = _sizes(layer, compute)
-    uneven = layer.experts > 0 and not on_the_way(layer, compute)
-    most = rows + round(2 * math.sqrt(rows)) if uneven else rows  # experts do not have the same number
+    most = rows + round(2 * math.sqrt(rows)) if layer.experts else rows  # experts do not have the same number
     tile_m = next((m for m in sizes if most <= TAKEN_TO.get((layer.act_bits, m), m)), max(sizes))
     size = sizes[tile_m]
-    if layer.experts and layer.shape_n % 256 == 0 and not on_the_way(layer, compute):
-        size = FOR_EXPERTS.get((layer.act_bits, tile_m), size)
     if not layer.bits == layer.act_bits == 8:
         return _tuning(layer, compute, tile_m, rows, size)
     if not on_the_way(layer, compute):
@@ -165,22 +198,29 @@ def _joins(tuning: Tuning) -> bool:
 
 
 def _tuning(layer: Layer, compute: Compute, tile_m: int, rows: int, size: Size) -> Tuning:
-    tile_k, across = TILE_BYTES * 8 // layer.act_bits, 64 * size.warpgroups
+    tile_k, across = TILE_BYTES * 8 // layer.act_bits, BLOCK * size.warpgroups
     act_groups = max(1, tile_k // compute.act_group) if compute.act_scale == "group" else 0
-    each = stage_bytes(layer, size.warpgroups, tile_m, tile_k, 4 * tile_m * act_groups)
-    aside = _aside(layer, compute, tile_m, across, act_groups > 0)
-    stages = fitting(each, ROOM // size.blocks - OTHER - aside, size.stages)
+    sets = size.warpgroups if _block_scales(layer, compute) and layer.group_n % across else 1
+    each = stage_bytes(layer, size.warpgroups, tile_m, tile_k, 4 * tile_m * act_groups * sets)
+    parts = parts_of(layer, across, tile_k, tile_m, bucket(rows, tile_m), size.fill, ROWS[-1])
+    goes_on = size.goes_on if parts == 1 else 0
+    aside = (_aside(layer, compute, tile_m, across, act_groups > 0) + NAMED) * (2 if goes_on else 1)
+    table = tile_m * (4 * across + BESIDE)
+    if goes_on:  # beside the stages, 64 rows at a time
+        table = min(tile_m, 64) * ((4 if compute.output == "f32" else 2) * across + BESIDE)
+    stages = fitting(each, ROOM // size.blocks - OTHER - aside - (table if goes_on else 0), size.stages)
     whole = layer.shape_n // across % size.cluster == 0
     return Tuning(
         threads=128 * (size.warpgroups + 1),
         tile_m=tile_m,
         tile_k=tile_k,
         stages=stages,
-        shared=max(stages * each, tile_m * (4 * across + BESIDE)) + aside + 1024,
+        shared=(stages * each + table if goes_on else max(stages * each, table)) + aside + 1024,
         steps=size.steps_on_the_way if on_the_way(layer, compute) else size.steps,
-        parts=parts_of(layer, across, tile_k, tile_m, bucket(rows, tile_m), size.fill, ROWS[-1]),
+        parts=parts,
         blocks=size.blocks,
         cluster=size.cluster if whole and compute.task != Indexed.name else 1,  # lists are copied by each block for itself
+        goes_on=goes_on,
     )
 
 
@@ -207,13 +247,18 @@ def candidates(layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
     found = [replace(t, joined=0) for t in varied(tuning, tile_n, ROWS, layer, compute, rows, blocks=False)]
     for tile_m in (m for m in sizes if m // 2 <= first.tile_m <= 2 * m):
         size = sizes[tile_m]
-        for warpgroups, steps in ((2, 2), (2, 4), (4, 2), (4, 4)):
-            if warpgroups == 4 and (layer.shape_n % 256 or tile_m > 128 or on_the_way(layer, compute) or (tile_m, steps) == (128, 4)):
+        for warpgroups, steps, blocks, goes_on in product((2, 4), (2, 4), (1, 2), (0, 1)):
+            wide = warpgroups == 4
+            if wide and (layer.shape_n % 256 or tile_m > (48 if on_the_way(layer, compute) else 128) or (tile_m, steps) == (128, 4)):
                 continue
-            blocks = 1 if warpgroups == 4 else size.blocks
-            other = _tuning(
-                layer, compute, tile_m, rows, replace(size, warpgroups=warpgroups, steps=steps, steps_on_the_way=steps, blocks=blocks)
-            )
+            if blocks == 2 and (wide or tile_m > 64):
+                continue
+            changed = {"warpgroups": warpgroups, "steps": steps, "steps_on_the_way": steps, "blocks": blocks, "goes_on": goes_on}
+            other = _tuning(layer, compute, tile_m, rows, replace(size, **changed))
+            if goes_on:
+                found.append(other)
+                continue
             found += [replace(other, parts=p) for p in parts_around(layer, other, tile_n(other), rows, other.parts)]
+    found = [t for t in found if t.parts == 1 or not t.goes_on]
     joined = [replace(t, joined=1) for t in found if not layer.experts and _joins(t)]
     return tuple(dict.fromkeys((first, *found, *joined)))

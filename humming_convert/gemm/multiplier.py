@@ -17,7 +17,7 @@ from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.device import Device
 from humming_convert.gemm.families import PLAIN, Family, Kernels, at_rows, gathers
 from humming_convert.gemm.layer import Layer
-from humming_convert.gemm.parts import sum_bytes
+from humming_convert.gemm.parts import resident, sum_bytes
 from humming_convert.gemm.source import KernelSource, kernel_source
 from humming_convert.gemm.tasks import GATHERED, GROUPED, Dense, Indexed, Lists, Task
 from humming_convert.gemm.tuning import Tuning
@@ -161,6 +161,10 @@ class _Kernel:
             room = tuning.parts * sum_bytes(family.tile_n(tuning), tuning.tile_m)
             by_memory = tuning.parts > 1 and not tuning.joined
             arguments += device.part_sums(across * lists.tiles, room) if by_memory else (None, None)
+        if family.MAPPED:
+            arguments += (lists.tiles,)
+            if tuning.goes_on:
+                grid = (min(across * lists.tiles, resident(tuning)), 1)
         return device.bound(source, grid, tuning.threads, arguments, tuning.shared)
 
 

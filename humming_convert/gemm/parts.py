@@ -7,6 +7,7 @@ They depend on nothing else, so that sums come in the same order on every GPU of
 from __future__ import annotations
 
 from humming_convert.gemm.layer import Layer
+from humming_convert.gemm.tuning import Tuning
 
 MULTIPROCESSORS = 132  # of an H100 or H200; that of other GPUs are as many within a factor of two
 ROOM = 64 << 20  # bytes of sums
@@ -38,3 +39,8 @@ def bucket(rows: int, tile_m: int) -> int:
 def sum_bytes(tile_n: int, tile_m: int) -> int:
     """Of one block: an entry for each row of W and of x."""
     return 4 * tile_n * tile_m
+
+
+def resident(tuning: Tuning) -> int:
+    """Blocks that are there at once, in whole clusters, where each goes on with another tile. On a GPU with fewer multiprocessors some begin later."""
+    return MULTIPROCESSORS * tuning.blocks // tuning.cluster * tuning.cluster

@@ -14,7 +14,8 @@ class Tuning:
     shared: bytes of shared memory that a launch asks for.  warps_k: warps of a block that share rows of W and split K.  steps: instructions of
     a warp between two scalings, at most.  parts: blocks that split K between them.  blocks: of a multiprocessor, at least: a bound for registers.
     share: warpgroups of a block that have the same rows of W, of which each takes some row tiles.  cluster: blocks that have the same rows of x
-    copied to all of them at once.  joined: 1: parts are blocks of one cluster, and add up in its shared memory."""
+    copied to all of them at once.  joined: 1: parts are blocks of one cluster, and add up in its shared memory.
+    goes_on: 1: there are as many blocks as fit at once, and each goes on with another tile."""
 
     threads: int = 128
     tile_m: int = 16
@@ -28,6 +29,7 @@ class Tuning:
     share: int = 1
     cluster: int = 1
     joined: int = 0
+    goes_on: int = 0
 
     @classmethod
     def of(cls, m: int) -> Tuning:

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from humming_convert.checkpoint.rules import broken
-from humming_convert.findings import Findings
+from humming_convert.findings import Findings, counted
 from humming_convert.hub import rules
 from humming_convert.hub.licence import named, objection
 from humming_convert.hub.names import HubName
@@ -144,7 +144,8 @@ def check_place(local: Local, there: Mapping[str, Any], remote: Remote, prefix: 
             why = f"{where} holds {identity_text(old)}; this is {identity_text(new)}"
             findings.add(broken(rules.TARGET, why, file=MANIFEST, advice=f"{advice}; another output is never overwritten"))
     elif mine:
-        why = f"{where} holds {mine[0]}{f' and {len(mine) - 1} more files' if len(mine) > 1 else ''}, which no output of this tool is"
+        more = f" and {counted(len(mine) - 1, 'more file')}" if len(mine) > 1 else ""
+        why = f"{where} holds {mine[0]}{more}, which no output of this tool is"
         findings.add(broken(rules.TARGET, why, file=mine[0], advice=f"{advice}, or an empty repository"))
 
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from humming_convert import __version__
 from humming_convert.checkpoint.rules import broken
 from humming_convert.engine.finish import CheckFailed
-from humming_convert.findings import Finding, Findings
+from humming_convert.findings import Finding, Findings, counted
 from humming_convert.hub import rules
 from humming_convert.hub.failures import LOGIN, HubError, told
 from humming_convert.hub.fetch import blob_id, checksum
@@ -43,17 +43,24 @@ CONFLICT = (409, 412)
 
 
 class Pushed(Struct, frozen=True, kw_only=True):
-    """commit: None for a dry run.  url: of the commit, or of the pull request.  checked: files that the Hub was asked about."""
+    """commit: None for a dry run.  url: of the commit, or of the pull request.  checked: files that the Hub was asked about.
+
+    findings: of a dry run, what would refuse it."""
 
     publication: Publication
+    findings: tuple[Finding, ...] = ()
     commit: str | None = None
     url: str | None = None
     checked: int = 0
 
+    @property
+    def refused(self) -> bool:
+        return any(f.severity == "error" for f in self.findings)
+
     def document(self) -> dict[str, Any]:
-        status = "dry-run" if self.commit is None else "done"
+        status = "refused" if self.refused else "dry-run" if self.commit is None else "done"
         done = {"commit": self.commit, "url": self.url, "checked": self.checked}
-        return {"status": status, **self.publication.document(), **done, "findings": []}
+        return {"status": status, **self.publication.document(), **done, "findings": [f.as_dict() for f in self.findings]}
 
 
 class PushOptions(Struct, frozen=True, kw_only=True):
@@ -66,15 +73,15 @@ class PushOptions(Struct, frozen=True, kw_only=True):
     yes: bool = False
 
 
-def prepare_push(folder: Path, repo: HubName, options: PushOptions) -> Publication:
-    """All that can be known before anything is written. CheckFailed, Refused with all findings, HubError."""
+def prepare_push(folder: Path, repo: HubName, options: PushOptions, findings: Findings) -> Publication:
+    """All that can be known before anything is written. findings: told what refuses it. CheckFailed where there is nothing to publish; HubError."""
     found = verify_folder(folder, None)
     if found.failed:
         errors = [f for f in found.every if f.severity == "error"]
-        why = f"{folder.name} does not verify ({len(errors)} error{'s' * (len(errors) != 1)}); nothing was published"
+        why = f"{folder.name} does not verify ({counted(len(errors), 'error')}); nothing was published"
         said = broken(rules.FOLDER, why, advice="do what the errors below say; only a whole folder is published")
         raise CheckFailed(why, (said, *errors))
-    local, findings = read_local(folder), Findings()
+    local = read_local(folder)
     prefix = f"{options.subfolder}/" if options.subfolder else ""
     branch = options.branch or (DEFAULT if prefix else default_branch(local.manifest))
     main = look(HubName(repo.repo))
@@ -92,14 +99,16 @@ def prepare_push(folder: Path, repo: HubName, options: PushOptions) -> Publicati
         and branch == default_branch(local.manifest)
         and there.commit == main.commit
     )
+    others = Findings()
     if there is not None and not fresh:
-        check_place(local, remote_json(there, f"{prefix}{MANIFEST}"), there, prefix, findings)
-    findings.raise_errors()
+        check_place(local, remote_json(there, f"{prefix}{MANIFEST}"), there, prefix, others)
+    findings.extend(others)
     new = [f"repository {repo.repo} ({'private' if options.private else 'public'})"] if main is None else []
     new += [f"branch {branch}"] if there is None and branch != DEFAULT else []
     base = there or main
     paths = {f"{prefix}{name}" for name in local.files}
-    stale = [p for p in (base.files if base is not None else ()) if p.startswith(prefix) and p not in paths | KEPT]
+    # what is somebody else's is never deleted
+    stale = [p for p in (base.files if base is not None and not others else ()) if p.startswith(prefix) and p not in paths | KEPT]
     return Publication(
         local=local,
         to=HubName(repo.repo, branch),
@@ -111,6 +120,11 @@ def prepare_push(folder: Path, repo: HubName, options: PushOptions) -> Publicati
         makes_repo=main is None,
         licence=licence_of(local),
     )
+
+
+def dry(publication: Publication, findings: Findings) -> Pushed:
+    """As far as it goes without writing."""
+    return Pushed(publication=publication, findings=tuple(findings))
 
 
 def carry_out(publication: Publication, options: PushOptions, said: Callable[[str], None] = lambda _: None) -> Pushed:
@@ -126,7 +140,7 @@ def carry_out(publication: Publication, options: PushOptions, said: Callable[[st
     with told(to, pushing=True):
         if publication.makes_repo:
             api.create_repo(to.repo, private=True if options.private else None)
-        said(f"uploading {len(adds)} files to {to.repo}")
+        said(f"uploading {counted(len(adds), 'file')} to {to.repo}")
         # where the branch is: the library leaves out of the commit what is there already. One that is to be made will be a copy of main
         base = to.revision if publication.parent else DEFAULT
         api.preupload_lfs_files(to.repo, additions=list(adds.values()), revision=base, create_pr=options.pull_request, free_memory=False)
@@ -196,4 +210,6 @@ def _check_held(publication: Publication, at: HubName) -> None:
         if path.startswith(publication.prefix) and path not in publication.paths.keys() | KEPT:
             wrong.append(broken(rules.HELD, f"{path} is there after the commit and should not be", file=path, advice=advice))
     if wrong:
-        raise CheckFailed(f"{len(wrong)} files of {at} are not what was published", tuple(wrong))
+        raise CheckFailed(
+            f"{counted(len(wrong), 'file')} of {at} {'is' if len(wrong) == 1 else 'are'} not what was published", tuple(wrong)
+        )

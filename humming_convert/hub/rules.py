@@ -21,7 +21,7 @@ FAILED = Rule(910, "hub-failed", "the Hub answers without an error of its own")
 UNLISTED = Rule(911, "hub-unlisted", "offline, the list of the model's files is known from an earlier run", "warning")
 SPACE = Rule(912, "hub-no-space", "the files to fetch fit on the cache's disk")
 IN_USE = Rule(913, "hub-in-use", "one run at a time streams a commit of a model")
-FOLDER_TAKEN = Rule(914, "hub-or-folder", "MODEL names a folder, or a model of the Hub, and not both", "note")
+FOLDER_TAKEN = Rule(914, "hub-or-folder", "a folder here that has the name of a model of the Hub holds a config.json", "note")
 
 FOLDER = Rule(920, "push-folder", "what is published is a finished folder that verifies")
 LICENCE = Rule(921, "push-license", "the source's card names a licence that permits publishing, or `--yes` takes the responsibility")

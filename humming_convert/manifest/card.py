@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from humming_convert import __version__
+from humming_convert.findings import counted
 from humming_convert.manifest.command import command_of
 from humming_convert.manifest.types import LayerResult
 from humming_convert.plan.types import Plan, PlannedLayer
@@ -99,7 +100,7 @@ def _ours(plan: Plan, results: Mapping[str, LayerResult]) -> str:
         f"| {form} | {count} |" for form, count in Counter({p.layer.name: _form(p) for p in plan.layers}.values()).most_common()
     )
     steps: Counter[str] = Counter(m.step for r in results.values() for m in r.lossy)
-    lossy = "\n".join(f"- `{step}`: {STEPS[step].text} ({count} tensors)" for step, count in sorted(steps.items()))
+    lossy = "\n".join(f"- `{step}`: {STEPS[step].text} ({counted(count, 'tensor')})" for step, count in sorted(steps.items()))
     return f"""# {plan.source.name}, {made}
 
 Made from `{plan.source.name}`{revision} ({", ".join(plan.families)}) by humming-convert {__version__} for humming-kernels \

@@ -36,6 +36,15 @@ def file_inside(folder: Path, name: str) -> Path:
     return path
 
 
+def no_file(path: Path) -> str:
+    """What stands in the place of a file that can be read: `is missing`, `is a folder, not a file`."""
+    if path.is_dir():
+        return "is a folder, not a file"
+    if path.exists():
+        return "is no regular file"
+    return "is a link to nothing" if path.is_symlink() else "is missing"
+
+
 def names_outside(folder: Path, manifest: Mapping[str, Any]) -> Iterator[Finding]:
     """Of all files that a manifest names, those that `file_inside` refuses: nothing of such a folder is to be read."""
     named = [f["name"] for f in manifest["files"]] + [r["file"] for r in manifest.get("ranks", ())]
@@ -64,8 +73,8 @@ class StoredTensors:
         """Refused if the file cannot be read or is no safetensors file."""
         if name not in self._headers:
             path = file_inside(self.folder, name)
-            if not path.exists():
-                missing = Finding(severity="error", code="file-missing", message=f"{name} is missing", file=name, advice=FETCH)
+            if not path.is_file():
+                missing = Finding(severity="error", code="file-missing", message=f"{name} {no_file(path)}", file=name, advice=FETCH)
                 raise Refused([missing])
             header = read_header(path)
             if isinstance(header, list):

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from humming_convert.checkpoint.folder import Checkpoint
 from humming_convert.checkpoint.reading import reader_of
-from humming_convert.findings import Finding, Findings
+from humming_convert.findings import Finding, Findings, counted
 from humming_convert.formats.damages import CONTRADICTIONS
 from humming_convert.formats.registry import Reading
 from humming_convert.plan.build import read_source
@@ -107,11 +107,11 @@ class Inspection(Struct, frozen=True, kw_only=True):
             return f"{self.folder}: not a readable checkpoint"
         plain = self.reading.passthrough
         lines = [
-            f"{c.name}: {c.model_type or 'unknown model type'}, {MODEL_DTYPES.get(c.dtype, c.dtype)}, {len(c.tensors)} tensors in {len(c.weights)} files"
+            f"{c.name}: {c.model_type or 'unknown model type'}, {MODEL_DTYPES.get(c.dtype, c.dtype)}, {counted(len(c.tensors), 'tensor')} in {counted(len(c.weights), 'file')}"
         ]
         lines += [f"  quantization: {s.place}" for s in c.sections]
-        lines += [f"  {count:6} modules {size(nbytes):>9}  {kind}" for kind, count, nbytes in self.kinds()]
-        lines.append(f"  {len(plain):6} tensors {size(sum(v.nbytes for v in plain)):>9}  not quantized")
+        lines += [f"  {count:6} {_word(count, 'module')} {size(nbytes):>9}  {kind}" for kind, count, nbytes in self.kinds()]
+        lines.append(f"  {len(plain):6} {_word(len(plain), 'tensor')} {size(sum(v.nbytes for v in plain)):>9}  not quantized")
         if verbose:
             lines += [f"    {x.name}: {x.n} x {x.k}, {describe(x.form)}" for x in self.reading.layers]
         for z in self.zero_points:
@@ -150,3 +150,8 @@ def inspect_model(folder: Path, checkpoint: Checkpoint | None, findings: Finding
     return Inspection(
         folder=folder, checkpoint=checkpoint, reading=reading, survey=surveyed, findings=tuple(findings), zero_points=tuple(zeros)
     )
+
+
+def _word(number: int, one: str) -> str:
+    """As wide for one as for several."""
+    return one + ("s" if number != 1 else " ")

@@ -22,7 +22,7 @@ from humming_convert import __version__
 from humming_convert.checkpoint.header import read_header
 from humming_convert.checkpoint.reading import reader
 from humming_convert.checkpoint.tensors import Read
-from humming_convert.findings import Findings, Refused
+from humming_convert.findings import Findings, Refused, counted
 from humming_convert.layouts import Answers, LayerRecipe, PackedLayer, questions, resolve, restore
 from humming_convert.layouts.prepare import Standard, answer
 from humming_convert.layouts.reread import bytes_differ, reading_differs
@@ -86,7 +86,11 @@ class Recheck:
         same = {True: "would make the same bytes", False: "would make other bytes", None: "may make other bytes"}[self.same_bytes]
         if not self.layers and self.findings.errors:
             return f"{self.folder}: FAILED (no layer could be looked at)"
-        read = "reads every layer the same way" if self.accepted else f"does NOT read {sum(bool(x.reading) for x in self.layers)} layers so"
+        read = (
+            "reads every layer the same way"
+            if self.accepted
+            else f"does NOT read {counted(sum(bool(x.reading) for x in self.layers), 'layer')} so"
+        )
         return f"{self.folder}: made for humming-kernels {self.own}; {self.version} {read}, and {same}"
 
 

@@ -19,7 +19,7 @@ from humming_convert.checkpoint.reading import reader
 from humming_convert.checkpoint.rules import FILE_UNREADABLE
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Finding, Findings, Refused
-from humming_convert.manifest.inside import FETCH, names_outside
+from humming_convert.manifest.inside import FETCH, names_outside, no_file
 from humming_convert.manifest.read import rank_names
 from humming_convert.manifest.tuning import is_tuning
 from humming_convert.manifest.tuning import read as read_tuning
@@ -35,6 +35,7 @@ from humming_convert.standard.lossy import Meter
 MANIFEST = "humming_manifest.json"
 KERNELS = "humming_kernels-"  # how files of shipped kernels begin
 BLOCK = 1 << 20  # bytes a read
+ONE = {"files": "file", "tensors": "tensor", "layers proven": "layer proven", "plain tensors": "plain tensor"}  # of `checked`
 
 
 @dataclass(slots=True)
@@ -42,8 +43,9 @@ class Verification:
     """What was found. `checked`: counts by what was looked at.
 
     findings: of this check.  manifests: (number of the rank, its full manifest), those that could be read.
-    unread: names of files that the system does not let us read; nothing else is said of them.
     recorded: (number of the rank, layer) -> what an earlier `verify --gpu` wrote into the manifest, where it was wrong.
+    unread: files of which one finding says all: weight files of which no tensor is known, as they are missing or their header is wrong, and
+    whatever the system does not let us read.
     """
 
     folder: Path
@@ -84,7 +86,7 @@ class Verification:
         }
 
     def summary(self) -> str:
-        counts = ", ".join(f"{n} {what}" for what, n in self.checked.items())
+        counts = ", ".join(f"{n} {ONE.get(what, what) if n == 1 else what}" for what, n in self.checked.items())
         return f"{self.folder}: {'FAILED' if self.failed else 'ok'} ({counts or 'nothing could be checked'})"
 
 
@@ -124,21 +126,25 @@ Views = Mapping[tuple[str, str], TensorView]
 
 
 def _headers(found: Verification, manifest: Mapping[str, Any]) -> Views:
-    """Every tensor in the folder's weight files."""
+    """Every tensor in the folder's weight files that can be read."""
     views: dict[tuple[str, str], TensorView] = {}
     for entry in manifest["files"]:
-        if entry["name"].endswith(".safetensors") and (found.folder / entry["name"]).is_file():
-            header = read_header(found.folder / entry["name"])
-            if isinstance(header, list):
-                found.findings.extend(header)
-                found.unread |= {entry["name"] for f in header if f.code == FILE_UNREADABLE.code}
-            else:
-                views |= {(entry["name"], name): view for name, view in header.tensors.items()}
+        if not entry["name"].endswith(".safetensors"):
+            continue
+        if not (found.folder / entry["name"]).is_file():
+            found.unread.add(entry["name"])  # `_files` says so
+            continue
+        header = read_header(found.folder / entry["name"])
+        if isinstance(header, list):
+            found.unread.add(entry["name"])
+            found.findings.extend(header)
+        else:
+            views |= {(entry["name"], name): view for name, view in header.tensors.items()}
     return views
 
 
 def _layers(found: Verification, manifest: Mapping[str, Any], views: Views) -> None:
-    """Each tensor of a layer: there, as described, of the digest."""
+    """Each tensor of a layer: there, as described, of the digest. Of those in a file that was not read nothing is known."""
     for layer in manifest["layers"]:
         for role, t in layer["tensors"].items():
             if t["file"] in found.unread:
@@ -200,12 +206,15 @@ def _files(found: Verification, manifest: Mapping[str, Any]) -> None:
             found.findings.error(
                 "file-unknown", f"{path.name} is not in the manifest", file=path.name, advice="remove it, or convert again"
             )
+    closed = {f.file for f in found.findings if f.code == FILE_UNREADABLE.code}  # nothing of them was looked at
     for entry in manifest["files"]:
         path = found.folder / entry["name"]
         if not path.is_file():
-            found.findings.error("file-missing", f"{entry['name']} is missing", file=entry["name"], advice=_remedy(entry["name"]))
+            found.findings.error("file-missing", f"{entry['name']} {no_file(path)}", file=entry["name"], advice=_remedy(entry["name"]))
             continue
-        if entry["name"] in found.unread:
+        if entry["name"] in found.unread:  # why, its own finding says
+            if entry["name"] not in closed:
+                found.count("files")
             continue
         digest = xxh3_128()
         try:

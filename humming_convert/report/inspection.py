@@ -5,6 +5,7 @@ In: an Inspection.  Out: a Report. Layers are those that the runtime fuses; noth
 
 from __future__ import annotations
 
+from humming_convert.findings import counted
 from humming_convert.plan.evidence import ZeroPoints
 from humming_convert.plan.inspect import Inspection
 from humming_convert.plan.size import size
@@ -27,13 +28,13 @@ def report_inspection(found: Inspection) -> Report:
         ("layers, as fused", str(len(layers.layers))),
         ("modules", str(sum(x.experts or 1 for x in found.reading.layers))),
         ("quantized", size(sum(v.nbytes for x in found.reading.layers for v in x.source))),
-        ("not quantized", f"{size(sum(v.nbytes for v in plain))} in {len(plain)} tensors"),
+        ("not quantized", f"{size(sum(v.nbytes for v in plain))} in {counted(len(plain), 'tensor')}"),
     ]
     about = [("checkpoint", name)]
     if c is not None:
         about += [("revision", c.revision)] if c.revision else []
         about += [("model type", c.model_type or "unknown"), ("model dtype", MODEL_DTYPES.get(c.dtype, c.dtype))]
-        about += [("files", f"{len(c.weights)} with {len(c.tensors)} tensors")]
+        about += [("files", f"{len(c.weights)} with {counted(len(c.tensors), 'tensor')}")]
         about += [("quantization", s.place) for s in c.sections]
     tables = [_sources(found)] if found.reading.layers else []
     if layers.layers:

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from humming_convert.checkpoint.tensors import DTYPES
-from humming_convert.findings import Finding
+from humming_convert.findings import Finding, counted
 from humming_convert.plan.size import size
 from humming_convert.report.marks import percent
 from humming_convert.report.types import Cell, Layer, Map, Mark, Report, Table, Verdict, View
@@ -34,12 +34,13 @@ GPU = "gpu-"  # codes of findings of `verify --gpu` begin so
 class Checked(Struct, frozen=True, kw_only=True):
     """What a run of `verify` did. counts: what was looked at and how often.  proven: every layer was compared with the source.
 
-    gpu: results of this run; those of earlier runs stand in the manifest.
+    gpu: results of this run; those of earlier runs stand in the manifest.  unread: files that are missing, have a wrong header or may not be read.
     """
 
     findings: tuple[Finding, ...]
     counts: Mapping[str, int]
     gpu: GpuResults
+    unread: frozenset[str] = frozenset()
 
     @property
     def proven(self) -> bool:
@@ -79,9 +80,9 @@ def report_verification(folder: Path, manifests: Manifests, checked: Checked) ->
 def _state(checked: Checked, wrong: int) -> Cell:
     """wrong: layers that failed a check, also one of an earlier run that the manifest holds; each has an error among the findings."""
     if checked.errors:
-        errors = f"{checked.errors} error{'s' * (checked.errors != 1)}"
-        return Cell("failed", f"failed: {errors}, {wrong} layer{'s' * (wrong != 1)} wrong; see the findings and the layers")
-    gpu = f"; {len(checked.gpu)} layers multiplied on a GPU" if checked.gpu else ""
+        errors = counted(checked.errors, "error")
+        return Cell("failed", f"failed: {errors}, {counted(wrong, 'layer')} wrong; see the findings and the layers")
+    gpu = f"; {counted(len(checked.gpu), 'layer')} multiplied on a GPU" if checked.gpu else ""
     if checked.proven:
         return Cell("proven", f"every byte is as written, and every layer was compared with the source{gpu}")
     return Cell("whole", f"every byte is as written; the proof is that of the conversion (--source repeats it){gpu}")
@@ -113,7 +114,7 @@ def _map(manifests: Manifests, checked: Checked) -> Map:
             found = checked.gpu.get((rank, entry["name"])) or entry.get("gpu")
             any_gpu |= found is not None
             mine = _of(entry, wrong.get(entry["name"], ()))
-            verdicts = (_proof(entry, mine, checked.proven), _on_gpu(entry, mine, found))
+            verdicts = (_proof(entry, mine, checked), _on_gpu(entry, mine, found))
             layers.append(_layer(entry, verdicts, f"rank {rank}" if len(manifests) > 1 else ""))
     views = (View("proof", ""), View("GPU", ""))
     return Map(axes=("check", ""), views=views if any_gpu else views[:1], layers=tuple(x if any_gpu else x.first(1) for x in layers))
@@ -159,11 +160,13 @@ def _of(entry: Mapping[str, Any], found: Sequence[Finding]) -> list[Finding]:
     return [f for f in found if f.file is None or f.file in files]
 
 
-def _proof(entry: Mapping[str, Any], wrong: Sequence[Finding], proven: bool) -> Verdict:
+def _proof(entry: Mapping[str, Any], wrong: Sequence[Finding], checked: Checked) -> Verdict:
     mine = [f for f in wrong if not f.code.startswith(GPU)]
     if mine:
         return _verdict(entry, "failed", f"{mine[0].code}: {mine[0].message}")
-    when = "" if proven else " (when it was converted)"
+    if unread := sorted({t["file"] for t in entry["tensors"].values()} & checked.unread):
+        return _verdict(entry, "unchecked", f"{', '.join(unread)} could not be read; the findings say why")
+    when = "" if checked.proven else " (when it was converted)"
     if entry["lossy"]:
         steps = "; ".join(f"{x['step']} of {x['tensor']}: {x['count']:,} values, {_relative(x['max_rel'])}" for x in entry["lossy"])
         return _verdict(entry, "lossy", f"codes {entry['proof']['codes']}, {steps}{when}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from humming_convert.findings import Finding
+from humming_convert.findings import Finding, counted
 from humming_convert.serve.folder import PackedFolder
 from humming_convert.serve.refusals import refusal
 
@@ -58,7 +58,7 @@ def deployment_findings(folder: PackedFolder, d: Deployment) -> Iterator[Finding
 
 def _ranks(folder: PackedFolder, d: Deployment) -> Iterator[Finding]:
     if folder.tp_size != d.tp_size:
-        said = f"packed for {folder.tp_size} tensor-parallel ranks, vLLM runs {d.tp_size}"
+        said = f"packed for {counted(folder.tp_size, 'tensor-parallel rank')}, vLLM runs {d.tp_size}"
         yield refusal("tp-size", said, have=folder.tp_size, want=d.tp_size)
     elif rank_of(folder, d) is None:
         said = f"packed for {_ways(folder.ep_size)}, vLLM runs {_ways(d.ep_size)}"

@@ -5,14 +5,16 @@ Out: rows of (what, found or not, details, advice), by the same conditions as th
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-from humming_convert.findings import Finding, Refused
+from humming_convert.findings import Finding, Refused, counted
 from humming_convert.gemm.doctor import Row
-from humming_convert.manifest.inside import FETCH, file_inside
+from humming_convert.manifest.inside import FETCH, file_inside, no_file
 from humming_convert.manifest.tuning import is_tuning
 from humming_convert.serve import library
 from humming_convert.serve.folder import PackedFolder, RankLayers
@@ -21,7 +23,7 @@ from humming_convert.serve.plugin.tested import TESTED, installed_vllm, version_
 
 # files of single ranks, which have rows of their own; kernels
 NOT_NEEDED = ("model-packed-", "humming_manifest-", "humming_kernels-")
-GROUP, PLUGIN = "vllm.general_plugins", "humming_packed"
+GROUP, PLUGIN, ALLOWED = "vllm.general_plugins", "humming_packed", "VLLM_PLUGINS"
 
 
 def rows(folder: Path) -> list[Row]:
@@ -103,9 +105,9 @@ def _common_files(packed: PackedFolder) -> Row:
             continue
         size = path.stat().st_size if path.is_file() else None
         if size != entry["bytes"]:
-            said = "is missing" if size is None else f"has {size:,} bytes, the manifest says {entry['bytes']:,}"
+            said = no_file(path) if size is None else f"has {size:,} bytes, the manifest says {entry['bytes']:,}"
             findings.append(Finding(severity="error", code="file-missing", message=f"{entry['name']} {said}", advice=FETCH))
-    return _row("files, common", f"{len(wanted)} files of the size that the manifest says", findings[:3])
+    return _row("files, common", f"{counted(len(wanted), 'file')} of the size that the manifest says", findings[:3])
 
 
 def _files(rank: RankLayers, number: int) -> Row:
@@ -117,7 +119,9 @@ def _files(rank: RankLayers, number: int) -> Row:
         except Refused as refused:
             findings += [f for f in refused.findings if f not in findings]
     tensors = sum(len(entry["tensors"]) for entry in rank.layers)
-    return _row(f"files, rank {number}", f"{len(rank.layers)} layers, {tensors} tensors where the manifest says", findings[:3])
+    return _row(
+        f"files, rank {number}", f"{counted(len(rank.layers), 'layer')}, {counted(tensors, 'tensor')} where the manifest says", findings[:3]
+    )
 
 
 def _gpu(packed: PackedFolder, machine: Machine) -> Row:
@@ -156,8 +160,30 @@ def _reading(packed: PackedFolder, machine: Machine) -> Row:
             asked += 1
             findings += library.differences(rank.manifest, entry, known)
     stored = packed.common["humming"]["cuda_compiler_version"]
-    said = f"{asked} configurations read as they were written (CUDA compiler {known.compiler}, packed for {stored})"
+    said = f"{counted(asked, 'configuration')} read as written (CUDA compiler {known.compiler}, packed for {stored})"
     return _row("reading", said, findings[:3])
+
+
+def allowed_plugins() -> list[str] | None:
+    """Those that VLLM_PLUGINS lets vLLM load, letter by letter as vLLM 0.33 reads it (vllm/envs.py); None: all. Set and empty it allows none."""
+    said = os.environ.get(ALLOWED)
+    return None if said is None else said.split(",")
+
+
+def _plugin() -> Row:
+    """Found by its entry point, and allowed."""
+    found = [e for e in entry_points(group=GROUP) if e.name == PLUGIN]
+    if not found:
+        return Row("plugin", False, "vLLM will not find it: no entry point", "install humming-convert into the environment of vLLM")
+    allowed = allowed_plugins()
+    if allowed is not None and PLUGIN not in allowed:
+        said = os.environ[ALLOWED]
+        names = [name for name in allowed if name.strip() and name.strip() != PLUGIN]  # vLLM takes spaces for part of a name
+        mended = shlex.quote(",".join([*names, PLUGIN]))
+        rest = f", or unset {ALLOWED}: then vLLM loads every plugin that is installed"
+        return Row("plugin", False, f"{ALLOWED}={shlex.quote(said)} does not name {PLUGIN}", f"export {ALLOWED}={mended}{rest}")
+    named = f"{ALLOWED} names it" if allowed is not None else f"{ALLOWED} is not set"
+    return Row("plugin", True, f"{found[0].value}; {named}")
 
 
 def _vllm(packed: PackedFolder) -> Iterator[Row]:
@@ -167,10 +193,6 @@ def _vllm(packed: PackedFolder) -> Iterator[Row]:
         return
     finding = version_finding(installed)
     yield _row("vllm", f"{installed}, tested", [] if finding is None else [finding])
-    found = [e for e in entry_points(group=GROUP) if e.name == PLUGIN]
-    if not found:
-        yield Row("plugin", False, "vLLM will not find it: no entry point", "install humming-convert into the environment of vLLM")
-    else:
-        yield Row("plugin", True, f"{found[0].value}; if VLLM_PLUGINS is set it has to name {PLUGIN}")
+    yield _plugin()
     ranks = f"--tensor-parallel-size {packed.tp_size}" + (" --enable-expert-parallel" if packed.ep_size > 1 else "")
     yield Row("start", True, f"vllm serve {packed.path} {ranks} --dtype {packed.common['dtype']}")

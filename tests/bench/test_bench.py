@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +247,44 @@ def test_places_without_a_layer_stay_empty() -> None:
     pytest.importorskip("matplotlib")
     layer = made_up().layers[0]
     assert plot.picture(document_of(layer, layer, layer, layer), ".svg").decode().count('<g id="axes_') == 4
+
+
+# ------------------------------------------------------------------ the command
+def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from humming_convert.cli.main import run; run()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "NO_COLOR": "1"})
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    file = tmp_path / "bench.json"
+    file.write_text(json.dumps(made_up().as_dict()))
+    return file
+
+
+def test_a_document_needs_no_folder(recorded: Path, tmp_path: Path) -> None:
+    done = call("bench", "--from", recorded, "--out", tmp_path / "again.json")
+    assert done.returncode in (0, 4) and "core" in done.stdout, done.stderr
+    assert json.loads((tmp_path / "again.json").read_text()) == json.loads(recorded.read_text())
+
+
+@pytest.mark.parametrize("given", [["out"], ["--m", "16"], ["--layer", "*"], ["--rank", "0"], ["--jobs", "2"], ["out", "--m", "1,2"]])
+def test_what_says_what_to_measure_is_refused_beside_a_document(recorded: Path, given: list[str]) -> None:
+    done = call("bench", *given, "--from", recorded)
+    assert done.returncode == 2 and not done.stdout
+    told = " ".join(done.stderr.split())
+    assert "measures nothing" in told
+    assert all(name in told for name in given if name.startswith("--")) and ("OUT" in told.partition("nothing:")[2]) == (given[0] == "out")
+
+
+def test_without_a_folder_and_without_a_document_there_is_nothing_to_do() -> None:
+    done = call("bench")
+    assert done.returncode == 2 and "OUT is missing" in done.stderr
+
+
+@pytest.mark.parametrize("what", ["nowhere", "folder", "other"])
+def test_a_document_that_is_none_is_a_usage_error(what: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "other").write_text("{}")
+    done = call("bench", "--from", tmp_path / what)
+    assert done.returncode == 2 and f"--from {tmp_path / what}" in " ".join(done.stderr.split())

@@ -256,4 +256,4 @@ def test_a_file_is_told_to_be_one_and_nothing_else(verb: list[str], name: str, t
     (tmp_path / name).write_text("{}")
     done = call(verb[0], name, *verb[1:], cwd=tmp_path)
     assert done.returncode == 3
-    assert done.stderr.count("config.json is a file") == 1 and "is a folder" not in done.stderr
+    assert done.stderr.count("config.json is a file") == 1 and "is a folder" not in done.stderr and "hub-or-folder" not in done.stderr

@@ -19,11 +19,10 @@ BOUND = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteu
 pytestmark = pytest.mark.skipif(bool(BOUND) and shutil.which("setpriv") is None, reason="root, and no setpriv")
 
 
-def bound(*arguments: object) -> subprocess.CompletedProcess[str]:
+def bound(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """As a user whom permissions bind."""
-    return subprocess.run(
-        [*BOUND, *CLI, *map(str, arguments)], capture_output=True, text=True, timeout=120, env={**os.environ, "NO_COLOR": "1"}
-    )
+    command = [*BOUND, *CLI, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, env={**os.environ, "NO_COLOR": "1"})
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +92,24 @@ def test_verify_says_what_it_could_not_read_and_of_that_file_nothing_else(what: 
     assert done.returncode == 5
     (found,) = document(done)["findings"]
     assert found["code"] == "file-unreadable" and "permissions" in found["advice"] and "--out" not in found["advice"]
+    listed = json.loads((work / "out" / "humming_manifest.json").read_text())["files"]
+    assert document(done)["checked"]["files"] == len(listed) - 1
+
+
+@pytest.mark.parametrize("what", ["out/model-packed*", "out/humming_manifest.json"])
+def test_nothing_is_multiplied_of_what_could_not_be_read(what: str, work: Path, forbid: Callable[[str], None]) -> None:
+    forbid(what)
+    done = bound("verify", work / "out", "--gpu")
+    assert done.returncode == 5 and "Permission denied" in done.stderr and "no-gpu" not in done.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
+def test_a_folder_of_a_hub_name_that_may_not_be_read_is_not_said_to_lack_a_file(more: list[str], tmp_path: Path) -> None:
+    closed = tmp_path / "models" / "closed"
+    closed.mkdir(parents=True, mode=0)
+    done = bound("inspect", "models/closed", *more, cwd=tmp_path)
+    assert done.returncode == 5 and "file-unreadable" in done.stdout + done.stderr, done.stderr
+    assert "hub-or-folder" not in done.stderr
 
 
 def test_damage_beside_what_could_not_be_read_is_damage(work: Path, forbid: Callable[[str], None], tmp_path: Path) -> None:
@@ -117,11 +134,11 @@ def test_a_place_that_may_not_be_written_is_5_and_one_that_is_not_there_2(option
 
 def test_files_to_read_that_are_not_there_are_2(work: Path, tmp_path: Path) -> None:
     for name in ("nowhere", "nowhere/x.json", "."):
-        done = call("bench", work / "out", "--from", tmp_path / name)
+        done = call("bench", "--from", tmp_path / name)
         assert done.returncode == 2 and "--from" in done.stderr, done.stderr
     (tmp_path / "closed.json").write_text("{}")
     (tmp_path / "closed.json").chmod(0)
-    assert bound("bench", work / "out", "--from", tmp_path / "closed.json").returncode == 5
+    assert bound("bench", "--from", tmp_path / "closed.json").returncode == 5
 
 
 def test_sarif_says_that_the_run_came_to_no_answer(work: Path, tmp_path: Path, forbid: Callable[[str], None]) -> None:

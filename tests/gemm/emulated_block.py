@@ -40,10 +40,10 @@ KERNEL = """namespace of{i} {{
 }}
 extern "C" __attribute__((visibility("default"))) const char* kernel{i}(const hc::Launch* launch, const hc::How* how, const hc::Extent* known, int extents, const void* x, const hc::u32* w,
                                  const void* ws, const void* z, const void* w2, const void* bias, const float* s, const int* rows, const int* experts,
-                                 int part, void* y, int m, int* arrived, void* sums) {{
+                                 int part, void* y, int m, int* arrived, void* sums{more}) {{
   using namespace of{i};
   return hc::run(*launch, *how, known, extents, [=] {{
-    hc::{family}<Layer, Compute, Tuning>({x}, {{w, ws, z, w2, bias}}, s, {{rows, experts, part}}, {{arrived, sums}}, y, m);
+    hc::{family}<Layer, Compute, Tuning>({x}, {{w, ws, z, w2, bias}}, s, {{rows, experts, part}}, {{arrived, sums}}, y, m{given});
   }});
 }}
 """
@@ -78,7 +78,10 @@ class EmulatedBlocks(FakeDevice):
         parts = [f'#include "{name}.cuh"' for name in dict.fromkeys(kernels.values())]
         for text, i in self.numbers.items():
             structs = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-            parts.append(KERNEL.format(i=i, structs=structs, family=kernels[text], x=FAMILIES[kernels[text]]))
+            more = dict(
+                zip(("more", "given"), (", int row_tiles", ", row_tiles") if kernels[text] == "cluster_sm90a" else ("", ""), strict=True)
+            )
+            parts.append(KERNEL.format(i=i, structs=structs, family=kernels[text], x=FAMILIES[kernels[text]], **more))
         (folder / "kernels.cpp").write_text("\n".join(parts))
         command = [COMPILER, "-std=c++17", "-O1", "-ftree-vectorize", "-fno-strict-aliasing", "-Wno-unknown-pragmas", "-shared", "-fPIC"]
         command += ["-fvisibility=hidden"]  # or variables of functions are those of every library that was loaded

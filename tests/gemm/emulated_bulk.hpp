@@ -23,15 +23,7 @@ const Given given_rows(const void* x) {
 // Any lane, but the same each time.
 inline bool elected() { return self->thread % 32 == 5; }
 
-struct OfWarps {
-  int given[32];
-};
-inline int same_in_warp(int x) {
-  int& given = of_block<OfWarps>().given[self->thread / 32];
-  if (self->thread % 32 == 0) given = x;
-  meet_warp();
-  return given;
-}
+inline int same_in_warp(int x) { return told(x)[0]; }
 
 struct MyCluster {
   int arrivals = 0;
@@ -56,9 +48,21 @@ inline void expect_bytes(u64* place, int bytes) {
   count(b, 1, 0);
 }
 
-inline void arrive_at(u64* place, int rank) {
+// A number for each first barrier and block, from which on barriers are 8 apart.
+inline std::vector<const u64*>& first_barriers() {
+  static std::vector<const u64*> all;
+  return all;
+}
+inline u32 barriers_in(int rank, const u64* first) {
   if (rank >= launched.cluster) fail("block %d of a cluster of %d", rank, launched.cluster);
-  count(barrier_at(rank, place), 1, 0);
+  auto& all = first_barriers();
+  u32 at = 0;
+  while (at < all.size() && all[at] != first) at++;
+  if (at == all.size()) all.push_back(first);
+  return (at * kBlocks + rank) << 12;
+}
+inline void arrive_there(u32 barrier) {
+  count(barrier_at((barrier >> 12) % kBlocks, first_barriers()[(barrier >> 12) / kBlocks] + barrier % (1 << 12) / 8), 1, 0);
 }
 
 // Bytes that were brought by the hardware: seen by tensor cores.

@@ -47,7 +47,7 @@ inline void publish_to_tensor_cores() { of_thread<OfProducts>().published = ++no
 inline void ready() { of_thread<OfProducts>().is_ready = true; }
 inline void close_products() {
   auto& mine = of_thread<OfProducts>();
-  mine.ends.push_back(mine.asked), mine.is_ready = false;
+  mine.ends.push_back(mine.asked);
 }
 
 template <int kOpen>
@@ -55,6 +55,7 @@ inline void wait_for_products() {
   const auto& ends = of_thread<OfProducts>().ends;
   const auto over = [](const Wait& w) { return static_cast<const Warpgroup*>(w.on)->done >= w.value; };
   const auto tell = [](const Wait&) -> std::string { return "products, which the other warps of its warpgroup have not asked for"; };
+  of_thread<OfProducts>().is_ready = false;  // what is waited for is used, and written to
   if (int(ends.size()) > kOpen) wait_until({over, tell, &warpgroup(), ends[ends.size() - 1 - kOpen]});
 }
 
@@ -161,6 +162,36 @@ __attribute__((noinline)) void wgmma(Sum (&d)[kN / 2], const u32 (&a)[4], u64 b,
   if (++p.given == 128) start(how.late_products, [block = self->block, group] { do_product(block, group); });
 }
 
+// Barriers of 256 arrivals, of which only those of the warpgroup whose turn it is wait.
+struct Turns {
+  Meeting of[2];
+};
+inline void wait_for_turn(int warpgroup) {
+  if (self->thread / 128 != warpgroup) fail("waits for the turn of warpgroup %d", warpgroup);
+  meet(of_block<Turns>().of[warpgroup], 256, [](const Wait&) -> std::string { return "its turn"; });
+}
+inline void pass_turn_to(int warpgroup) {
+  Meeting& at = of_block<Turns>().of[warpgroup];
+  if (self->thread / 128 != 1 - warpgroup) fail("passes a turn to warpgroup %d", warpgroup);
+  if (++at.arrived == 256) at.arrived = 0, at.round++;
+}
+inline void check_turns() {
+  for (const Turns& of : of_blocks<Turns>()) {
+    for (const Meeting& at : of.of)
+      if (at.arrived) fail("a turn that was passed or waited for by %d of 256 threads at the end", at.arrived);
+  }
+}
+const bool checks_turns = (at_end.push_back(check_turns), true);
+
+struct Assistants {
+  Meeting all;
+};
+template <int kThreads>
+void sync_assistants() {
+  if (self->thread < launched.threads - kThreads) fail("waits with the last %d threads", kThreads);
+  meet(of_block<Assistants>().all, kThreads, [](const Wait&) -> std::string { return "the assistants of its block"; });
+}
+
 struct OfRows {
   u32 given[2][1024];
   int parity[1024] = {};
@@ -204,6 +235,8 @@ inline void take_registers() {
   wait_until({over, tell, &of_block<Pool>(), kCount - count});
   of_block<Pool>().left -= kCount - count, count = kCount;
 }
+
+inline int held(int x) { return x; }
 
 // Values that the compiler must not keep elsewhere.
 template <class Values>

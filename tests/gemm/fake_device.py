@@ -131,6 +131,6 @@ class FakeDevice(Device):
     wgmma_sm90a = mma_sm80
 
     def cluster_sm90a(self, generated: str, *arguments: Any) -> None:
-        *before, _arrived, _sums = arguments
+        *before, _arrived, _sums, _tiles = arguments
         layer, compute = read_back(generated, "Layer", Layer), read_back(generated, "Compute", Compute)
         self.mma_any(generated, *before, rounded=cluster_sm90a.rounding(layer, compute) == "weights")

@@ -86,7 +86,7 @@ def test_converting_on_a_device_without_cupy_names_the_command_that_mends_it(mod
     done = call(*arguments, "--json", before=HIDDEN)
     said = document(done)
     assert (done.returncode, said["status"], said["findings"][0]["code"]) == (5, "environment", "no-gpu")
-    assert "pip install 'cupy" in said["findings"][0]["message"] and "pip install 'cupy" in done.stderr
+    assert "pip install 'cupy" in said["findings"][0]["advice"] and "pip install 'cupy" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

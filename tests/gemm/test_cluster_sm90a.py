@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import Case, Spec, fast_specs, selected
+from cases import BLOCKS, Case, Spec, fast_specs, selected
 from emulated_block import HERE, Change, EmulatedBlocks, templates_for_cpu
 from emulated_checks import (
     WAYS,
@@ -111,6 +111,14 @@ def test_every_tile_gives_float64_products_in_every_way_in_which_copies_and_prod
 
 
 @needs_compiler
+@pytest.mark.usefixtures("few_stages")
+@pytest.mark.parametrize("rows", [17, pytest.param(64, marks=pytest.mark.slow), 130, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("i", [pytest.param(i, marks=[] if i == 2 else pytest.mark.slow) for i in range(len(BLOCKS))])
+def test_scales_of_blocks_beside_those_of_activations_give_float64_products(i: int, rows: int, tmp_path: Path) -> None:
+    assert assert_right([(checker_of(wide(BLOCKS[i]), Tile(cluster_sm90a, rows), True), (rows,))], tmp_path, ways=4) == 1
+
+
+@needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_tilings_as_they_are_chosen_give_float64_products(part: int, tmp_path: Path) -> None:
@@ -126,7 +134,7 @@ def test_tilings_as_they_are_chosen_give_float64_products(part: int, tmp_path: P
 @pytest.mark.parametrize("part", range(12))
 def test_the_kernel_gives_float64_products_and_every_single_weight_in_every_layer(part: int, tmp_path: Path) -> None:
     mine = [s for s in selected() if taken(s, True)]
-    assert len(mine) == 177
+    assert len(mine) == 181
     checkers = [
         (checker_of(s, Tile(cluster_sm90a, ROWS[i % len(ROWS)]), True), (ROWS[i % len(ROWS)],)) for i, s in enumerate(mine[part::12])
     ]
@@ -315,25 +323,27 @@ def test_every_candidate_is_one_that_the_kernel_has(part: int, tmp_path: Path) -
 
 KERNEL, STAGES, RESULTS = "cluster_sm90a.cuh", "cluster_stages_sm90a.cuh", "results_sm90a.cuh"
 HALVES, HALVES_GROUPS = wide(SPECS[6]), wide(SPECS[11])
+OF_64 = wide(BLOCKS[2])  # a scale for each warpgroup
 WORDS, INTEGERS, GROUPS, LISTS = wide(SPECS[0]), wide(SPECS[9]), wide(SPECS[11]), wide(SPECS[0], seed=3)
-BROUGHT = "stages.wait_until_free(at, tile - begin);\n    if constexpr (S::kGathers) {"
-WAIT = """        wait_for_products<1>();
-        if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>(), Constant<0>());
-        if constexpr (kItem == 0 && S::kActGroups > 0) __syncwarp();  // every lane has read the scales of x of the stage that the first ones release
+BROUGHT = "stages.wait_until_free(at, number + tile - begin);\n    if constexpr (S::kGathers) {"
+WAIT = """          wait_for_products<1>();
+          if constexpr (S::kOnTheWay && kBegins) add_scaled(Constant<1 - kSet>(), Constant<0>());
+          if constexpr (kItem == 0 && S::kActGroups > 0) __syncwarp();  // every lane has read the scales of x of the stage that the first ones release
 """
-RELEASE = "        if (kItem == 0) all_stages.template release<S::kCluster>(before, lane, first_rank);\n"
+RELEASE = "          if (kItem == 0) all_stages.template release<S::kCluster>(before, lane, free_there);\n"
 EXPECTED, CLUSTER_BEGINS, CLUSTER_ENDS = (
     "Stage::kPanelBytes + kTileBytesOfW",
     "    cluster_arrive(), cluster_wait();\n  } else {\n",
-    "!S::kJoined) cluster_wait();",
+    "!S::kJoined && !S::kGoesOn) cluster_wait();",
 )
-READY, HALVES_READY = "      ready();\n#pragma unroll\n", "        ready();\n        unrolled"
-HALVES_WAIT = "        wait_for_products<0>();\n        add_scaled(Constant<0>(), half);\n"
-HALVES_RELEASE = "    all_stages.template release<S::kCluster>(before, lane, first_rank);\n  };"
+READY, HALVES_READY = "        ready();\n#pragma unroll\n", "          ready();\n          unrolled"
+HALVES_WAIT = "          wait_for_products<0>();\n          add_scaled(Constant<0>(), product);\n"
+HALVES_RELEASE = "      all_stages.template release<S::kCluster>(before, lane, free_there);\n    };"
+SYNCED = "      if constexpr (S::kActGroups > 0) __syncwarp();\n      all_stages.template release<S::kCluster>(before, lane, free_there);\n    };\n"
 # what is wrong -> a layer and a number of rows that show it, and one change
 FAULTS = {
-    "the first tile is not waited for": (WORDS, 16, Change(KERNEL, "  all_stages.wait(now);\n  make_operands", "  make_operands")),
-    "a tile is not waited for": (WORDS, 16, Change(KERNEL, "          all_stages.wait(now);\n", "")),
+    "the first tile is not waited for": (WORDS, 16, Change(KERNEL, "    all_stages.wait(now);\n    make_operands", "    make_operands")),
+    "a tile is not waited for": (WORDS, 16, Change(KERNEL, "            all_stages.wait(now);\n", "")),
     "a stage is released before its products": (WORDS, 16, Change(KERNEL, WAIT + RELEASE, RELEASE + WAIT)),
     "a stage is released before all lanes have read its scales": (
         GROUPS,
@@ -344,7 +354,7 @@ FAULTS = {
     "a stage is filled before it is free": (
         WORDS,
         16,
-        Change(STAGES, "stages.wait_until_free(at, tile - begin);\n    const u32", "const u32"),
+        Change(STAGES, "stages.wait_until_free(at, number + tile - begin);\n    const u32", "const u32"),
     ),
     "scales come before a stage is free": (GROUPS, 16, Change(STAGES, BROUGHT, "if constexpr (S::kGathers) {")),
     "scales are not waited for": (GROUPS, 16, Change(STAGES, "kFilling = 1 + kScaling", "kFilling = 1")),
@@ -358,9 +368,9 @@ FAULTS = {
     "rows of lists lie in other chunks": (
         LISTS,
         16,
-        Change(STAGES, "chunk_at<S>(stage, r, chunk), there", "stage + r * 128 + chunk * 16, there"),
+        Change(STAGES, "chunk_at<S>(0, first + i * kAtOnce, chunk)", "u32((first + i * kAtOnce) * 128 + chunk * 16)"),
     ),
-    "rows that are not there are read": (LISTS, 16, Change(STAGES, "row[i] >= 0 && column < kRowBytes;", "column < kRowBytes;")),
+    "rows that are not there are read": (LISTS, 16, Change(STAGES, "row[i] >= 0 && column < end;", "column < end;")),
     "fewer bytes are expected": (WORDS, 16, Change(STAGES, EXPECTED, EXPECTED + " - 16")),
     "more bytes are expected": (WORDS, 16, Change(STAGES, EXPECTED, EXPECTED + " + 16")),
     "rows of x of the other block are not expected": (WORDS, 16, Change(STAGES, EXPECTED, "Stage::kPanelBytes / kCluster + kTileBytesOfW")),
@@ -379,13 +389,15 @@ FAULTS = {
     "the last products are not waited for": (
         WORDS,
         16,
-        Change(KERNEL, "wait_for_products<0>();\n        if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>(), Constant<0>())", ""),
+        Change(
+            KERNEL, "wait_for_products<0>();\n          if constexpr (S::kOnTheWay) add_scaled(Constant<kOfSecond>(), Constant<0>())", ""
+        ),
     ),
     "registers are not made ready": (WORDS, 16, Change(KERNEL, READY, "")),
     "sums are stored over the last stage": (
         WORDS,
         16,
-        Change(KERNEL, "sync_first<S::kMultiplying>();\n  if constexpr (S::kInCluster", "if constexpr (S::kInCluster"),
+        Change(KERNEL, "sync_first<S::kMultiplying>();\n    if constexpr (S::kInCluster", "if constexpr (S::kInCluster"),
     ),
     "sums are read before all are stored": (
         WORDS,
@@ -394,11 +406,15 @@ FAULTS = {
     ),
     "the other block's barriers are not waited for": (WORDS, 16, Change(KERNEL, CLUSTER_BEGINS, "    __syncthreads();\n  } else {\n")),
     "a block leaves before the other one is through": (WORDS, 16, Change(KERNEL, CLUSTER_ENDS, "!S::kJoined) return;")),
-    "factors are not waited for": (INTEGERS, 16, Change(KERNEL, "if constexpr (S::Aside::kBrought) wait_for_phase(brought, 0);\n", "")),
+    "factors are not waited for": (
+        INTEGERS,
+        16,
+        Change(KERNEL, "if constexpr (S::Aside::kBrought && !S::kGoesOn) wait_for_phase(brought, 0);\n", ""),
+    ),
     "rows are left out of a tile that is more than half full": (
         LISTS,
         300,
-        Change(KERNEL, "aside.row_of_y(kept, S::kTileM / 2) >= 0", "false"),
+        Change(KERNEL, "aside.row_of_y(kept.rows, S::kTileM / 2) >= 0", "false"),
     ),
     "results are those of other rows of W": (
         WORDS,
@@ -410,7 +426,7 @@ FAULTS = {
     "halves: the next tile is not waited for": (
         HALVES,
         300,
-        Change(KERNEL, "        if constexpr (kHalf == 0) all_stages.wait(now);\n", ""),
+        Change(KERNEL, "          if constexpr (kIsFirst) all_stages.wait(now);\n", ""),
     ),
     "halves: a stage is released before its last products": (
         HALVES,
@@ -422,17 +438,25 @@ FAULTS = {
         300,
         Change(KERNEL, "? 2 - kOperands : 0;", "? kOperands : 0;"),
     ),
-    "halves: the second half has the first one's rows": (HALVES, 300, Change(KERNEL, "kHalf * S::kRowsOfProduct", "0")),
+    "halves: the second half has the first one's rows": (HALVES, 300, Change(KERNEL, "kProduct * S::kRowsOfProduct", "0")),
     "halves: scales of activations are the first half's": (HALVES_GROUPS, 300, Change(KERNEL, "(kFirst + e) * 2", "e * 2")),
     "halves: a stage is released before all lanes have read its scales": (
         HALVES_GROUPS,
         300,
-        Change(KERNEL, "    if constexpr (S::kActGroups > 0) __syncwarp();\n", ""),
+        Change(KERNEL, SYNCED, SYNCED.splitlines()[1] + "\n"),
     ),
     "halves: the next operands are made before all are multiplied": (
         HALVES_GROUPS,
         300,
-        Change(KERNEL, "S::kOperandSets == 1 && kHalf == 1 && tile", "S::kOperandSets == 1 && kHalf == 0 && tile"),
+        Change(KERNEL, "S::kOperandSets == 1 && kIsLast && tile", "S::kOperandSets == 1 && kIsFirst && tile"),
+    ),
+    "turns: the last one is not waited for": (HALVES, 130, Change(KERNEL, "      if (!is_second) wait_for_turn(0);", "      ;")),
+    "turns: none is passed": (HALVES, 130, Change(KERNEL, "          pass_turn_to(!is_second);\n", "")),
+    "turns: the first one is not passed": (HALVES, 130, Change(KERNEL, "      if (is_second) pass_turn_to(0);\n", "")),
+    "blocks: scales of activations are those of other rows of W": (
+        OF_64,
+        130,
+        Change(STAGES, "first_n + 64 * set, of_k", "first_n, of_k"),
     ),
     "more registers are asked for than there are": (WORDS, 16, Change(STAGES, "/ kMultiplying / 8 * 8;", "/ kMultiplying / 8 * 8 + 8;")),
 }
@@ -456,13 +480,13 @@ def test_a_fault_in_the_kernel_shows(what: str, tmp_path: Path) -> None:
 
 JOINED_FAULTS = {
     "sums are sent before the other block is through": Change(
-        KERNEL, "    cluster_wait();\n    Total* const sent", "    Total* const sent"
+        KERNEL, "      cluster_wait();\n      Total* const sent", "      Total* const sent"
     ),
-    "sums are read before they are sent": Change(KERNEL, "    cluster_arrive(), cluster_wait();\n    // In", "    // In"),
+    "sums are read before they are sent": Change(KERNEL, "      cluster_arrive(), cluster_wait();\n      // In", "      // In"),
     "sums go to the block of other rows of W": Change(
         KERNEL, "to.value * S::kCluster + rank, sent", "to.value * S::kCluster + 1 - rank, sent"
     ),
-    "a stage is released to another part": Change(STAGES, "first_rank + lane);", "lane);"),
+    "a stage is released to another part": Change(KERNEL, "barriers_in(first_rank + lane % S::kCluster", "barriers_in(lane % S::kCluster"),
     "boxes go to another part": Change(STAGES, "S::kBoxRows, full, first_rank);", "S::kBoxRows, full, 0);"),
     "a block stores the rows of another": Change(KERNEL, "S::kJoined ? part_of_k * S::kSliceRows : 0;", "0;"),
 }

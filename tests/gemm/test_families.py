@@ -40,8 +40,8 @@ def test_every_layer_has_a_family_and_every_family_that_was_passed_over_has_a_re
         taken[choice.family.NAME] += 1
         before = FAMILIES[: FAMILIES.index(choice.family)]
         assert [r.family for r in choice.rejected] == [f.NAME for f in before] and all(r.reason for r in choice.rejected)
-    by_cluster = 177 if rounds else 127
-    assert taken == {"cluster_sm90a": by_cluster, "wgmma_sm90a": 221 - by_cluster, "mma_sm80": 45, "mma_any": 270}
+    by_cluster = 181 if rounds else 131
+    assert taken == {"cluster_sm90a": by_cluster, "wgmma_sm90a": 225 - by_cluster, "mma_sm80": 45, "mma_any": 270}
 
 
 def test_few_rows_of_16_bits_go_to_mma_sync_and_those_of_8_bits_to_the_cluster_family_where_it_takes_them() -> None:
@@ -199,9 +199,9 @@ def test_so_do_its_kernels_for_experts_and_rows_are_gathered_by_a_kernel_that_co
     if tool("nvdisasm") is None or tool("cuobjdump") is None:
         pytest.skip("no disassembler")
     family = named("cluster_sm90a")
-    specs = (Large(**{name: getattr(spec, name) for name in Spec.__slots__}) for spec in selected() if spec.act == act)
-    cases = (case_of(spec, 90, rounds=True) for spec in specs)
-    case = next(c for c in cases if c.layer.experts and family.why_not(c.layer, c.compute, 90) is None)
+    spec = next(s for s in fast_specs()["cluster_sm90a"] if s.act == act)
+    case = case_of(Large(**{name: getattr(spec, name) for name in Spec.__slots__} | {"seed": 3}), 90, rounds=True)
+    assert case.layer.experts and family.why_not(case.layer, case.compute, 90) is None
     for rows, waits in ((2, 2), (32, 2), (1000, 4 if act == "16" else 9)):
         for task in ("indexed", "contiguous"):
             found = inspect(compile_cubin(source_of(family, case.layer, case.compute, rows, task), architecture(90)))

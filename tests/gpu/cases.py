@@ -86,7 +86,9 @@ class Spec:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return (128, 192) if self.k == 96 else (64 if self.kind == "block" else 96, 256)
+        if self.kind == "block":
+            return 2 * self.rows, 256
+        return (128, 192) if self.k == 96 else (96, 256)
 
     @property
     def more(self) -> dict[str, Any]:
@@ -170,8 +172,16 @@ def select() -> list[Spec]:
     return out
 
 
+def blocks(seed: int, rows: int, act: str) -> Spec:
+    return Spec(90, False, "BF16", "float8e4m3", "block", 128, rows, "float32", "none", "none", act, seed)
+
+
+# Scales of W in blocks beside those of activations: what `shows` sees of either, other layers show too, but not how the two are multiplied
+BLOCKS = (blocks(1, 128, "fp8:128"), blocks(3, 128, "fp8:128"), blocks(2, 64, "fp8:128"), blocks(4, 128, "fp8"))
+
+
 def selected() -> list[Spec]:
-    return [Spec(*row) for row in json.loads(SELECTED.read_text())]
+    return [*(Spec(*row) for row in json.loads(SELECTED.read_text())), *BLOCKS]
 
 
 def fast_specs() -> dict[str, list[Spec]]:

@@ -12,7 +12,6 @@ import hashlib
 import json
 import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -72,6 +71,7 @@ class Faults:
     ignore_ranges: bool = False
     spoil: dict[str, bytes] = field(default_factory=dict)
     slow: dict[str, float] = field(default_factory=dict)
+    over: threading.Event = field(default_factory=threading.Event)  # nobody waits any longer for what is slow
 
 
 class Server:
@@ -112,6 +112,7 @@ class Server:
         try:
             yield
         finally:
+            self.faults.over.set()
             self.faults = before
 
     def forget(self) -> None:
@@ -161,7 +162,8 @@ class Handler(BaseHTTPRequestHandler):
         """All of it, or the range that was asked for."""
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if wanted is None or self.hub.faults.ignore_ranges:
-            time.sleep(self.hub.faults.slow.get(file, 0))
+            faults = self.hub.faults
+            faults.over.wait(faults.slow.get(file, 0))
             self.answer(200, body, headers, file)
             return
         start, stop = int(wanted[1]), int(wanted[2]) + 1 if wanted[2] else len(body)

@@ -79,9 +79,13 @@ def test_what_is_no_name_at_all_asks_nobody(hub: Server, home: Path) -> None:
 
 
 def test_rule_hub_or_folder(hub: Server, home: Path, tmp_path: Path) -> None:
-    deep(tmp_path / "models", layers=1)
+    """A folder that is a checkpoint is what was meant; one that is none may not be."""
+    model = deep(tmp_path / "models", layers=1)
+    for verb in (["inspect"], ["plan", "--standard"]):
+        assert "hub-or-folder" not in call(home, verb[0], "models/deep", *verb[1:]).stderr
+    (model / "config.json").rename(tmp_path / "config.json")
     done = call(home, "inspect", "models/deep")
-    assert done.returncode == 0 and "note[hub-or-folder]" in done.stderr and "models/deep@main" in done.stderr
+    assert done.returncode == 3 and "note[hub-or-folder]" in done.stderr and "models/deep@main" in done.stderr
     assert "hub-or-folder" not in call(home, "inspect", "./models/deep").stderr
     assert not hub.log
 
@@ -97,6 +101,22 @@ def test_push_says_what_it_would_do_and_then_does_it(hub: Server, home: Path, tm
     done = call(home, "push", "out", "me/deep", "--private", "--json", HF_TOKEN=TOKEN)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["commit"] == hub.models["me/deep"].branches["packed-sm90-fp8-tp1-hk0.1.20"]
+
+
+def test_a_dry_run_of_what_would_be_refused_lists_it_and_ends_as_push_would(hub: Server, home: Path, tmp_path: Path) -> None:
+    model = deep(tmp_path / "models", layers=1)
+    (model / "README.md").write_text("---\ntags: [gptq]\n---\n# Deep\n")
+    assert call(home, "models/deep/", "--target", "sm90", "--act", "fp8", "--out", "out").returncode == 0
+    dry = call(home, "push", "out", "me/deep", "--dry-run")
+    assert dry.returncode == 3
+    for listed in ("config.json", "files, ", "would make: branch packed", "licence: none named", "head of the card", "tags:"):
+        assert listed in dry.stdout, dry.stdout
+    assert "error[push-license]" in dry.stderr and "push would be refused: 1 error; this dry run wrote nothing" in dry.stderr
+    said = json.loads(call(home, "push", "out", "me/deep", "--dry-run", "--json").stdout)
+    assert (said["status"], said["exit_code"]) == ("refused", 3) and said["files"] and said["findings"][0]["code"] == "push-license"
+    assert call(home, "push", "out", "me/deep").returncode == 3
+    assert call(home, "push", "out", "me/deep", "--dry-run", "--yes").returncode == 0
+    assert not [x for x in hub.log if x[0] != "GET"]
 
 
 def until(there: Callable[[], bool], seconds: float = 60) -> None:

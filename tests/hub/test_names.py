@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humming_convert.findings import Findings
@@ -16,7 +18,7 @@ from humming_convert.hub import publication
 from humming_convert.hub.heads import OwnFolder
 from humming_convert.hub.licence import named, objection
 from humming_convert.hub.locks import lock
-from humming_convert.hub.names import HubName, hub_name
+from humming_convert.hub.names import HubName, branch_fault, folder_fault, hub_name
 from humming_convert.hub.publication import Local, check_limits, default_branch
 from humming_convert.hub.rules import RULES
 
@@ -35,6 +37,70 @@ def test_a_name_is_read_as_it_is_written(organisation: str, name: str, revision:
 )
 def test_what_is_no_name(text: str) -> None:
     assert hub_name(text) is None
+
+
+BRANCHES = ("main", "packed-sm90-bf16-tp1-hk0.1.20", "a/b", "a.b", "a@b", "ä", "refs/pr/1", "a.lock.b", "a-", "HEAD/x", "@@", "a{")
+NO_BRANCHES = (
+    "",
+    "a..b",
+    "a b",
+    ".a",
+    "a/.b",
+    "a.lock",
+    "a.lock/b",
+    "/a",
+    "a/",
+    "a//b",
+    "a.",
+    "a@{b",
+    "@",
+    "HEAD",
+    "-a",
+    "a~",
+    "a^",
+    "a:b",
+    "a?",
+    "a*",
+) + ("a[b", "a\\b", "a\nb", "a\tb", "a\x7f", " ", "..", "/", "\x1b[31m")
+
+
+STRICTER = ("@", "HEAD")  # a branch of this name cannot be named where both are meant; versions of git differ
+
+
+def git_takes(name: str, cwd: Path) -> bool:
+    """Its own answer, where no repository has branches that a name could stand for."""
+    asked = subprocess.run(["git", "check-ref-format", "--branch", name], capture_output=True, cwd=cwd)
+    return asked.returncode == 0
+
+
+@pytest.mark.parametrize("name", [*BRANCHES, *NO_BRANCHES])
+def test_a_branch_is_what_git_takes_for_one(name: str, tmp_path: Path) -> None:
+    why = branch_fault(name)
+    assert (why is None) == (name in BRANCHES), why
+    if shutil.which("git") and name not in STRICTER:
+        assert (why is None) == git_takes(name, tmp_path), why
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git")
+@settings(max_examples=300, deadline=None)
+@given(
+    st.text(st.sampled_from("ab./@{}~^:?*[\\ -\x01\x7f\u00e9") | st.sampled_from(["l"]), max_size=6)
+    | st.sampled_from(["a.lock", "a.lock/b"])
+)
+def test_any_branch_is_what_git_takes_for_one(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    assert name in STRICTER or (branch_fault(name) is None) == git_takes(name, tmp_path_factory.getbasetemp()), repr(name)
+
+
+@pytest.mark.parametrize("path", ["packed", "packed/sm90-tp1", "a..b", "_/0"])
+def test_a_folder_of_a_repository(path: str) -> None:
+    assert folder_fault(path) is None
+
+
+@pytest.mark.parametrize(
+    "path", ["", ".", "..", "../a", "a/..", "a/../b", "/a", "a/", "a//b", "a b", ".git", "-a", "a\n", "a\\b", "a\0", "~"]
+)
+def test_what_is_no_folder_of_a_repository(path: str) -> None:
+    assert folder_fault(path) is not None
 
 
 @pytest.mark.parametrize(

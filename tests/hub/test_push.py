@@ -141,6 +141,41 @@ def test_a_dry_run_needs_no_token(hub: Server, made: dict[str, Path]) -> None:
     assert api.push(made["bf16"], "org/out", dry_run=True).document()["new"] == ["repository org/out (public)", f"branch {BRANCH}"]
 
 
+def unlicensed(folder: Path) -> Path:
+    """An output whose source's card names no licence."""
+    model = deep(folder, layers=1)
+    (model / "README.md").write_text("---\ntags: [gptq]\n---\n# Deep\n")
+    api.convert(api.plan(model, target="sm90", act="bf16"), out=folder / "unlicensed")
+    return folder / "unlicensed"
+
+
+def test_a_dry_run_lists_also_what_would_be_refused_and_says_why(mine: Server, tmp_path: Path) -> None:
+    out = unlicensed(tmp_path)
+    planned = api.push(out, "org/out", dry_run=True)
+    said = planned.document()
+    assert planned.refused and said["status"] == "refused" and not writes(mine)
+    assert [f["code"] for f in said["findings"]] == ["push-license"]
+    assert {f["path"] for f in said["files"]} == content(out).keys() and said["license"] is None
+    assert not api.push(out, "org/out", dry_run=True, yes=True).refused
+
+
+def test_a_dry_run_that_would_be_refused_by_everything_says_all_of_it_and_deletes_nothing(mine: Server, tmp_path: Path) -> None:
+    mine.add("org/out", deep(tmp_path / "other", layers=2))
+    said = api.push(unlicensed(tmp_path), "org/out", branch="main", private=True, dry_run=True).document()
+    assert {f["code"] for f in said["findings"]} == {"push-license", "push-private", "push-target"}
+    assert said["files"] and not said["deleted"]
+
+
+@pytest.mark.parametrize("option", [{"branch": "a..b"}, {"branch": ""}, {"branch": "a b"}, {"subfolder": ""}, {"subfolder": "../a"}])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_name_that_git_does_not_take_is_refused_before_anything_is_asked(
+    mine: Server, option: dict[str, str], dry_run: bool, tmp_path: Path
+) -> None:
+    with pytest.raises(api.UsageError, match=f"--{next(iter(option))} "):
+        api.push(tmp_path / "not looked at", "org/out", dry_run=dry_run, **option)  # type: ignore[arg-type]
+    assert not mine.log
+
+
 # ------------------------------------------------------------------ what refuses
 def test_rule_push_folder(mine: Server, made: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "damaged"

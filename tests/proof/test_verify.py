@@ -183,3 +183,72 @@ def test_a_folder_for_an_unknown_library_cannot_be_rechecked(copied: Path) -> No
     assert not api.verify(copied).failed
     (error,) = api.recheck(copied, humming_version="0.1.19").findings.errors
     assert error.code == "humming-unknown" and "0.0.1" in error.message and error.advice
+
+
+# ------------------------------------------------------------------ files that cannot be read
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def without_a_header(path: Path) -> None:
+    path.write_bytes(b"\xff" * 64)
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("pattern", ["model-packed-*", "model-common-*"])
+@pytest.mark.parametrize(
+    ("damage", "code"), [(cut, "file-truncated"), (without_a_header, "header-limit"), (gone, "file-missing"), (a_folder, "file-missing")]
+)
+def test_a_file_that_cannot_be_read_is_one_finding_and_nothing_is_said_of_its_tensors(
+    copied: Path, pattern: str, damage: Callable[[Path], None], code: str
+) -> None:
+    path = next(copied.glob(pattern))
+    whole = api.verify(copied).checked
+    damage(path)
+    found = api.verify(copied)
+    (error,) = found.findings.errors
+    assert (error.code, error.file) == (code, path.name) and error.advice
+    assert found.unread == {path.name}
+    assert found.checked.get("tensors", 0) == (whole["tensors"] if pattern == "model-common-*" else 0)
+
+
+def test_tensors_that_are_not_in_a_file_that_can_be_read_are_missing(copied: Path) -> None:
+    rewritten(copied, lambda m: m["layers"][0]["tensors"]["weight"].update(name="another"))
+    assert [(f.code, f.tensor) for f in api.verify(copied).findings.errors] == [("tensor-missing", "another")]
+
+
+def test_a_layer_whose_file_cannot_be_read_is_not_checked_whatever_its_conversion_proved(copied: Path) -> None:
+    from tests.report.samples import verified
+
+    cut(next(copied.glob("model-packed-*")))
+    page = verified(copied)
+    assert page.state.mark == "failed" and page.layers is not None
+    assert {x.verdicts[0].mark for x in page.layers.layers} == {"unchecked"}
+
+
+@pytest.mark.parametrize("name", ["config.json", "README.md", "model.safetensors.index.json", "model-packed-*"])
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("folder", "is a folder"), ("link", "is a link to nothing"), ("pipe", "is no regular file"), ("nothing", "is missing")],
+)
+def test_what_stands_in_the_place_of_a_file_is_named(copied: Path, name: str, what: str, says: str) -> None:
+    import os
+
+    path = next(copied.glob(name))
+    path.unlink()
+    if what == "folder":
+        path.mkdir()
+    elif what == "link":
+        path.symlink_to("nothing")
+    elif what == "pipe":
+        os.mkfifo(path)
+    (error,) = api.verify(copied).findings.errors
+    assert error.code == "file-missing" and says in error.message

@@ -39,7 +39,9 @@ def verified(out: Path, source: Path | None = None, gpu: dict[tuple[int, str], d
     found = api.verify(out, source=source)
     found.multiplied(gpu or {})
     findings = (*found.every, *gpu_findings(gpu or {}))
-    return report_verification(out, found.manifests, Checked(findings=findings, counts=found.checked, gpu=gpu or {}))
+    return report_verification(
+        out, found.manifests, Checked(findings=findings, counts=found.checked, gpu=gpu or {}, unread=frozenset(found.unread))
+    )
 
 
 def gpu_findings(gpu: dict[tuple[int, str], dict[str, Any]]) -> list[Finding]:

@@ -34,6 +34,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_machine_that_fits_has_no_row_against_it(packed: Packed, machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     machine()
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
     entry = type("Entry", (), {"name": "humming_packed", "value": "humming_convert.serve.plugin:register"})()
     monkeypatch.setattr(doctor, "entry_points", lambda group: [entry])
     found = rows(packed(tp=2))
@@ -70,6 +71,42 @@ def test_a_plugin_that_vllm_does_not_find_is_told(packed: Packed, machine: Any, 
     assert rows(packed())["plugin"].ok is False
 
 
+@pytest.mark.parametrize(
+    ("said", "ok", "mended"),
+    [
+        (None, True, None),
+        ("humming_packed", True, None),
+        ("other,humming_packed", True, None),
+        ("humming_packed,", True, None),
+        ("other", False, "other,humming_packed"),
+        ("other,more", False, "other,more,humming_packed"),
+        ("", False, "humming_packed"),
+        (",", False, "humming_packed"),
+        ("other, humming_packed", False, "other,humming_packed"),
+        ("Humming_Packed", False, "Humming_Packed,humming_packed"),
+        ("humming_packed_too", False, "humming_packed_too,humming_packed"),
+        ("$(other)", False, "'$(other),humming_packed'"),
+    ],
+)
+def test_the_plugins_that_vllm_is_allowed_are_read_as_vllm_reads_them(
+    packed: Packed, machine: Any, monkeypatch: pytest.MonkeyPatch, said: str | None, ok: bool, mended: str | None
+) -> None:
+    machine()
+    entry = type("Entry", (), {"name": "humming_packed", "value": "humming_convert.serve.plugin:register"})()
+    monkeypatch.setattr(doctor, "entry_points", lambda group: [entry])
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("VLLM_PLUGINS", said)
+    row = rows(packed())["plugin"]
+    assert row.ok is ok
+    if mended is not None:
+        assert row.advice.startswith(f"export VLLM_PLUGINS={mended}, or unset ")
+        monkeypatch.setenv("VLLM_PLUGINS", mended.strip("'"))
+        assert rows(packed())["plugin"].ok is True
+    elif said is not None:
+        assert "names it" in row.found
+
+
 def test_files_that_are_missing_are_told_by_rank(packed: Packed, machine: Any, tmp_path: Path) -> None:
     import shutil
 
@@ -81,16 +118,25 @@ def test_files_that_are_missing_are_told_by_rank(packed: Packed, machine: Any, t
 
 
 @pytest.mark.parametrize("name", ["config.json", "model-common-*", "model.safetensors.index.json"])
-@pytest.mark.parametrize("cut", [True, False])
-def test_common_files_that_are_missing_or_cut_are_told(packed: Packed, machine: Any, tmp_path: Path, name: str, cut: bool) -> None:
+@pytest.mark.parametrize(
+    ("change", "says"), [("cut", " bytes, the manifest says"), ("gone", "is missing"), ("folder", "is a folder, not a file")]
+)
+def test_common_files_that_are_not_what_was_written_are_told(
+    packed: Packed, machine: Any, tmp_path: Path, name: str, change: str, says: str
+) -> None:
     import shutil
 
     machine()
     shutil.copytree(packed(), tmp_path / "out")
     path = next((tmp_path / "out").glob(name))
-    path.write_bytes(path.read_bytes()[:-1]) if cut else path.unlink()
+    content = path.read_bytes()
+    path.unlink()
+    if change == "cut":
+        path.write_bytes(content[:-1])
+    elif change == "folder":
+        path.mkdir()
     row = rows(tmp_path / "out")["files, common"]
-    assert row.ok is False and path.name in row.found and "fetch the folder again" in row.advice
+    assert row.ok is False and f"{path.name} " in row.found and says in row.found and "fetch the folder again" in row.advice
 
 
 @pytest.mark.parametrize(
