@@ -57,6 +57,8 @@ def named(model: str | Path) -> Path | HubName:
     """A folder, or a Hub id where there is no folder of this name. UsageError if it can be neither."""
     from humming_convert.hub.names import hub_name
 
+    if model == "":
+        raise UsageError("MODEL is empty; give a folder, or a Hub id such as org/name")
     folder = Path(model)
     if folder.exists():
         return folder
@@ -67,11 +69,14 @@ def named(model: str | Path) -> Path | HubName:
 
 
 def finished(out: str | Path) -> Path:
-    """A folder that `convert` wrote. UsageError if there is none; what is in it, others look at."""
-    folder = Path(out)
+    """A folder that `convert` wrote. UsageError if there is none, OSError if it may not be read; what is in it, others look at."""
+    folder = _out(out)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "is not there"
         raise UsageError(f"{out} {what}; give the folder that `convert` wrote")
+    from humming_convert.manifest.read import readable
+
+    readable(folder)
     return folder
 
 
@@ -94,6 +99,21 @@ def open_model(model: str | Path, findings: Findings, *, stream: bool = False) -
     if checkpoint is None:
         raise Refused(findings)
     return checkpoint
+
+
+def check_out(model: str | Path, out: str | Path) -> None:
+    """Before the model is read: `out` is no folder of it. engine.places.Overlaps; of a Hub id `convert` says it."""
+    from humming_convert.engine.places import check_apart
+
+    name = named(model)
+    if isinstance(name, Path):
+        check_apart(_out(out), name, replaced=False)  # what may be mounted in two places is looked for when it matters
+
+
+def _out(out: str | Path) -> Path:
+    if out == "":
+        raise UsageError("--out is empty; name a folder")
+    return Path(out)
 
 
 def fetched(model: str | Path, out: str | Path | None = None, progress: Progress | None = None) -> Path:
@@ -173,10 +193,12 @@ def make_request(checkpoint: Checkpoint, findings: Findings, options: Mapping[st
     asked = SIXTEEN_BIT.get(act)
     if asked and dtype and asked != dtype:
         raise UsageError(f"--act {act} and --dtype contradict each other: a 16-bit activation is the model dtype")
-    dtype = dtype or asked or checkpoint.dtype
+    asked_dtype, dtype = dtype, dtype or asked or checkpoint.dtype
     if target is not None and target.sm < 80 and dtype == "BF16":
-        why = "--act bf16" if asked else "the model dtype is bfloat16, which"
-        raise UsageError(f"{why} needs sm80 or newer; {target.name} has float16 only: add --dtype fp16")
+        said = [option for option, given in (("--act", asked), ("--dtype", asked_dtype)) if given]
+        why = " and ".join(f"{option} bf16" for option in said) or "the model dtype is bfloat16, which"
+        instead = " and ".join(f"{option} fp16" for option in said or ["--dtype"])
+        raise UsageError(f"{why} needs sm80 or newer; {target.name} has float16 only: {'give' if said else 'add'} {instead}")
     if act != "auto":
         try:
             activation(act, dtype)
@@ -339,6 +361,8 @@ def make_how(options: Mapping[str, Any]) -> How:
         gpu_of(o.get("device", "cpu"))
     except ValueError as error:
         raise UsageError(f"--device: {error}") from None
+    if o.get("address") is not None and o.get("engine") != "ray":
+        raise UsageError(f"--address {o['address']} names a Ray cluster, which --engine ray uses; add that, or leave --address out")
     if o.get("engine") == "ray" and o.get("device", "cpu") != "cpu":
         raise UsageError("--device cuda packs on the GPU of this machine, tasks of --engine ray run on others; take one")
     if cut is not None and o.get("engine") == "ray":
@@ -349,14 +373,28 @@ def make_how(options: Mapping[str, Any]) -> How:
 
 
 def open_device(how: How) -> Packers | None:
-    """What packs where `how.device` is no CPU; None where it is. gemm.device.NoDevice says what is missing and how to mend it."""
+    """What packs where `how.device` is no CPU; None where it is. gemm.device.NoDevice says what is missing and how to mend it,
+    engine.on_ray.MissingExtra that Ray is, where `how.engine` wants it."""
     from humming_convert.engine.how import gpu_of
 
+    if how.engine == "ray":
+        from humming_convert.engine.on_ray import library
+
+        library()
     if how.device == "cpu":
         return None
     from humming_convert.gemm.pack_any import open_packers
 
     return open_packers(gpu_of(how.device))
+
+
+def check_memory(plans: Sequence[Plan], how: How, packers: Packers | None) -> None:
+    """For a process that converts and ends. engine.memory.TooLittleMemory where `how.max_memory` is less than one layer at a time takes."""
+    from humming_convert.engine.memory import check_enough, private_bytes
+
+    if how.max_memory is not None and how.engine == "local":
+        items = (x for plan in plans for group in (plan.layers, plan.plain) for x in group)
+        check_enough(items, how.max_memory, private_bytes(), packers.held if packers is not None else 0, 1 if packers is None else 2)
 
 
 def convert(plan: Plan, *, out: str | Path | None = None, progress: Progress | None = None, **how: Any) -> Result:
@@ -365,7 +403,7 @@ def convert(plan: Plan, *, out: str | Path | None = None, progress: Progress | N
     how: fields of engine.how.How; `split` as `i/n`, `max_memory` as a size.
     Raises gemm.device.NoDevice if there is no such GPU, engine.run.CheckFailed if a proof fails, engine.folder.Occupied if `out` is foreign, OSError as the system gives it.
     """
-    return convert_all([(plan, Path(out) if out is not None else Path(default_name(plan)))], progress=progress, **how)[0]
+    return convert_all([(plan, out if out is not None else default_name(plan))], progress=progress, **how)[0]
 
 
 def convert_all(wanted: Sequence[tuple[Plan, str | Path]], *, progress: Progress | None = None, **how: Any) -> list[Result]:
@@ -381,7 +419,7 @@ def convert_all(wanted: Sequence[tuple[Plan, str | Path]], *, progress: Progress
             "--link-common writes a file once for several targets, one after the other, which --stream cannot wait for; leave out one"
         )
     packers = open_device(carried_out)
-    return run_all([(plan, Path(out)) for plan, out in wanted], progress=progress, how=carried_out, packers=packers)
+    return run_all([(plan, _out(out)) for plan, out in wanted], progress=progress, how=carried_out, packers=packers)
 
 
 def merge(out: str | Path, *, source: str | Path | None = None, overwrite: bool = False) -> Result:
@@ -389,12 +427,13 @@ def merge(out: str | Path, *, source: str | Path | None = None, overwrite: bool 
 
     UsageError if there is no such run; engine.merge.PartsMissing if a part is not finished.
     """
+    from humming_convert.engine.folder import partial_of
     from humming_convert.engine.merge import merge_parts, recorded
 
-    folder = Path(out)
+    folder = _out(out)
     record = recorded(folder)
     if record is None:
-        raise UsageError(f"{out}: there is no split run to merge ({folder.name}.partial holds no parts)")
+        raise UsageError(f"{out}: there is no split run to merge ({partial_of(folder).name} holds no parts)")
     findings = Findings()
     return merge_parts(folder, record, open_model(source or record.source, findings), findings, overwrite=overwrite)
 

@@ -20,6 +20,7 @@ REQUEST = _rows(
     "request",
     ("usage", "error", "an option, a target or a path is not one that there is, or options contradict each other", "`humming-convert VERB --help`"),
     ("out-exists", "error", "the output folder holds something else", "choose another --out, or --overwrite replaces it"),
+    ("out-overlaps", "error", "the output folder is, holds or lies inside the model's", "name a folder beside the model"),
     ("refused", "error", "the request cannot be carried out", "the message says why"),
     ("act-illegal", "error", "no kernel of the target takes a layer with the activation that was asked for", "choose one of the activations that the message lists; --act-fallback lets such layers fall back"),
     ("act-fallback", "note", "a layer falls back to another activation", "none is needed; `targets --check` explains the choice"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ NAMED = 100  # letters of a name that the file beside it keeps: a name may have 
 
 
 def check_places(files: dict[str, Path | None], folders: Iterable[str | Path | None]) -> None:
-    """Before any work: each can be written, none among the files of a folder that is looked at, which would no longer be what they were, and no two are one.
+    """Before any work: each can be written (PermissionError), none among the files of a folder that is looked at, which would no longer be what they were, and no two are one.
 
     files: by option.  folders: models and outputs; names of the Hub are no folders."""
     taken: dict[Path, str] = {}
@@ -28,7 +29,7 @@ def check_places(files: dict[str, Path | None], folders: Iterable[str | Path | N
         if file.is_dir():
             raise typer.BadParameter(f"{option} {file} is a folder; give the name of a file")
         if not os.access(file if file.exists() else file.parent, os.W_OK):
-            raise typer.BadParameter(f"{option} {file}: no permission to write there")
+            raise PermissionError(errno.EACCES, f"{option}: {os.strerror(errno.EACCES)}", str(file))
         real = file.resolve()
         for folder in folders:
             if folder is not None and Path(folder).is_dir() and real.is_relative_to(Path(folder).resolve()):

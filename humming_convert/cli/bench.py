@@ -24,7 +24,8 @@ ROWS = "1,4,16,64,256,1024,4096,8192"
 
 def command(
     out: Annotated[
-        Path | None, typer.Argument(help="An output folder of packed layers; none with --from.", metavar="OUT", show_default=False)
+        Path | None,
+        typer.Argument(parser=o.place, help="An output folder of packed layers; none with --from.", metavar="OUT", show_default=False),
     ] = None,
     layer: Annotated[
         str | None, typer.Option("--layer", metavar="GLOB", help="Layers by name, such as '*down_proj'; default: all.")
@@ -32,10 +33,13 @@ def command(
     m: Annotated[str | None, typer.Option("--m", metavar="LIST", help=f"Numbers of rows; default: {ROWS}.")] = None,
     rank: Annotated[int | None, typer.Option("--rank", metavar="R", min=0, help="Which rank's layers; default: 0.")] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", min=1, help="Compilers at a time; default: one a core.")] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="A picture of the speed-up over rows: .svg or .png.")] = None,
-    file: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The JSON document.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", parser=o.place, metavar="FILE", help="A picture of the speed-up over rows: .svg or .png.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--out", parser=o.place, metavar="FILE", help="The JSON document.")] = None,
     again: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Measure nothing: table and picture of a document that --out wrote.")
+        Path | None,
+        typer.Option("--from", parser=o.place, metavar="FILE", help="Measure nothing: table and picture of a document that --out wrote."),
     ] = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -90,8 +94,10 @@ def recorded(file: Path | None) -> Document:
     assert file is not None  # where there is no OUT
     try:
         return read(file.read_bytes())
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise typer.BadParameter(f"--from {file}: {error.strerror}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise typer.BadParameter(f"--from {file}: there is no such file") from None
+    except IsADirectoryError:
+        raise typer.BadParameter(f"--from {file} is a folder; give the file that --out wrote") from None
     except ValueError as error:
         raise typer.BadParameter(f"--from {file}: {error}") from None
 

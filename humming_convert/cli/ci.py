@@ -37,7 +37,7 @@ def told_to_ci(verb: str, base: str, sarif: Path | None, annotations: bool) -> I
     try:
         yield heard
     except Refused as error:
-        heard.add(error.findings, exits.REFUSED)
+        heard.add(error.findings, exits.code_of(error.findings, exits.REFUSED))
         raise
     except (KeyboardInterrupt, exits.Terminated) as error:
         heard.code = exits.TERMINATED if isinstance(error, exits.Terminated) else exits.INTERRUPTED
@@ -46,7 +46,7 @@ def told_to_ci(verb: str, base: str, sarif: Path | None, annotations: bool) -> I
     except Exception as error:
         code, why = (exits.USAGE, usage_words(error)) if isinstance(error, typer.BadParameter) else told(error)
         found = findings_of(error)
-        heard.add(found, code)
+        heard.add(found, exits.code_of(found, code) if code == exits.CHECK_FAILED else code)
         why = None if found else why
         raise
     finally:

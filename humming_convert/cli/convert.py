@@ -55,10 +55,14 @@ def _convert(
         "overwrite": overwrite,
         "fresh": fresh,
     }
-    api.open_device(api.make_how(how))  # what is wrong with it is said before the source is read
+    made = api.make_how(how)
+    packers = api.open_device(made)  # what is wrong with it is said before the source is read
     started = since_start()
     targets = request.pop("target") or [None]
+    if out is not None and len(targets) == 1:
+        api.check_out(model, out)
     plans = api.plans(model, targets, io=o.io_of(io, "mmap"), stream=stream, **request)
+    api.check_memory(plans, made, packers)
     planned = since_start()
     parent = out if len(plans) > 1 else None
     wanted = [(p, (parent or Path()) / api.default_name(p) if out is None or parent else out) for p in plans]
@@ -82,7 +86,7 @@ def _convert(
             print_result(result)
     if not quiet and not all(r.already_done for r in results):
         print(seconds_line(results[0].seconds), file=sys.stderr)
-        written = sum(r.plan.totals["bytes_out"] for r in results if not r.already_done)
+        written = sum(r.totals["bytes_out"] for r in results if not r.already_done)
         print(f"{size(written)} written, {size(written / max(since_start() - planned, 1e-9))}/s", file=sys.stderr)
 
 

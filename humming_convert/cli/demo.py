@@ -15,7 +15,9 @@ HELP = "Convert and verify a small sample checkpoint of every family."
 
 
 def command(
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Keep samples and results here.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", parser=o.place, metavar="DIR", help="Keep samples and results here.", show_default=False)
+    ] = None,
     json: o.Json = False,
 ) -> int:
     from humming_convert.demo.run import Row, head, line, run_demo

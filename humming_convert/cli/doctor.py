@@ -15,7 +15,9 @@ HELP = "Say what kernels need on this machine, or whether OUT will load here, an
 
 
 def command(
-    out: Annotated[Path | None, typer.Argument(help="A packed folder: will it load here?", metavar="OUT", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Argument(parser=o.place, help="A packed folder: will it load here?", metavar="OUT", show_default=False)
+    ] = None,
     json: o.Json = False,
 ) -> int:
     from humming_convert import api

@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -48,16 +49,21 @@ class Signals:
 
 
 class Spoken:
-    """stdout whose reader may go away: what can no longer be said is dropped, and the run ends with its own exit code."""
+    """stdout or stderr that may fail. A reader that goes away ends nothing: what can no longer be said is dropped, and the run ends with its own
+    exit code. Any other error is raised once, and what comes after it is dropped; of `silent` streams none is: nothing is left to say it on.
+    A character that the stream's encoding lacks is spelled out."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, *, silent: bool = False) -> None:
+        self._stream = stream if stream is not None else open(os.devnull, "w")  # noqa: SIM115 None: it was closed before the start
+        self._silent = silent
+        if hasattr(self._stream, "reconfigure"):
+            self._stream.reconfigure(errors="backslashreplace")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        return self._said(lambda: int(self._stream.write(text)))
+        return self._said(lambda: int(self._stream.write(text))) if text != "" else 0  # click tries a stream with nothing
 
     def flush(self) -> None:
         self._said(lambda: self._stream.flush() or 0)
@@ -65,33 +71,44 @@ class Spoken:
     def _said(self, say: Callable[[], int]) -> int:
         try:
             return say()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-            return 0
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+            if self._silent or isinstance(error, BrokenPipeError):
+                return 0
+            raise OSError(error.errno, error.strerror or str(error), "standard output") from None
 
 
-def guarded(app: typer.Typer, arguments: list[str]) -> int:
+def guarded(app: Callable[..., Any], arguments: list[str]) -> int:
     """Runs the app; the exit code of architecture.md 9.3. Never a traceback for anything but a bug."""
     as_json, verbose = "--json" in arguments, "--verbose" in arguments or "-v" in arguments
     signals = Signals()
-    sys.stdout = Spoken(sys.stdout)
+    sys.stdout, sys.stderr = Spoken(sys.stdout), Spoken(sys.stderr, silent=True)
     gc.set_threshold(200_000, 50, 1000)  # a plan is hundreds of thousands of objects that stay, and nothing in them is a cycle
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a core that waits by spinning; no matrix is multiplied here
+
+    def told(code: int, findings: Iterable[Finding]) -> bool:
+        """The one document, with --json. False: there is none, or stdout fails; the code stays what it is, and what is wrong is said on stderr."""
+        if not as_json:
+            return False
+        with suppress(OSError):
+            print_json({"status": STATUS.get(code, "error"), "exit_code": code, "findings": [f.as_dict() for f in findings]})
+            return True
+        return False
 
     def end(code: int, findings: Iterable[Finding], line: str = "") -> int:
         """line: for stderr, after the findings."""
         found = tuple(findings)
-        if as_json:
-            print_json({"status": STATUS.get(code, "error"), "exit_code": code, "findings": [f.as_dict() for f in found]})
+        in_document = told(code, found)
         print_findings(found, verbose=verbose)
-        if line and not as_json:
+        if line and not in_document:
             print(line, file=sys.stderr)
         return code
 
     def alone(code: int, finding: Finding, line: str) -> int:
         """What no finding was made for: one in the document, and a line of its own on stderr."""
-        if as_json:
-            print_json({"status": STATUS.get(code, "error"), "exit_code": code, "findings": [finding.as_dict()]})
+        told(code, [finding])
         if line:
             print(line, file=sys.stderr)
         return code
@@ -111,8 +128,9 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
         error.show()  # type: ignore[attr-defined]
         return alone(exits.USAGE, Finding(severity="error", code="usage", message=usage_words(error)), "")
     except Refused as error:
-        count = sum(f.severity == "error" for f in error.findings)
-        return end(exits.REFUSED, error.findings, f"refused: {counted(count, 'error')}, nothing was written")
+        count, code = sum(f.severity == "error" for f in error.findings), exits.code_of(error.findings, exits.REFUSED)
+        word = "refused" if code == exits.REFUSED else "not read"
+        return end(code, error.findings, f"{word}: {counted(count, 'error')}, nothing was written")
     except (KeyboardInterrupt, typer.Abort, exits.Terminated):
         return stopped(signals.came)
     except MemoryError:
@@ -126,6 +144,7 @@ def guarded(app: typer.Typer, arguments: list[str]) -> int:
             traceback.print_exc()
             return alone(code, finding, finding.message)
         found = findings_of(error)
+        code = exits.code_of(found, code) if code == exits.CHECK_FAILED else code
         return end(code, found) if found else alone(code, finding, f"error: {words(finding)}")
 
 
@@ -146,6 +165,8 @@ def known(error: Exception) -> tuple[int, Finding]:
     names: dict[str, tuple[int, str]] = {
         "UsageError": (exits.USAGE, "usage"),
         "Occupied": (exits.USAGE, "out-exists"),
+        "Overlaps": (exits.USAGE, "out-overlaps"),
+        "TooLittleMemory": (exits.USAGE, "usage"),
         "LockHeld": (exits.ENVIRONMENT, "lock-held"),
         "CheckFailed": (exits.CHECK_FAILED, "check-failed"),
         "HubNotFound": (exits.USAGE, "hub-not-found"),

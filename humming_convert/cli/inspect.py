@@ -21,7 +21,7 @@ def command(model: o.Model, html: o.HtmlFile = None, json: o.Json = False, verbo
         from humming_convert.report.inspection import report_inspection
 
         write_page(html, report_inspection(found))
-    code = exits.REFUSED if found.errors else exits.DONE
+    code = exits.code_of(found.errors, exits.REFUSED) if found.errors else exits.DONE
     if json:
         print_json(found.document())
         return code

@@ -14,7 +14,7 @@ from humming_convert.findings import counted
 
 HELP = "Compile the kernels of a folder's layers ahead of time and ship them in it; no GPU is needed."
 app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
-Out = Annotated[Path, typer.Argument(help="An output folder of packed layers.", metavar="OUT", show_default=False)]
+Out = Annotated[Path, typer.Argument(parser=o.place, help="An output folder of packed layers.", metavar="OUT", show_default=False)]
 
 
 def packed(out: Path) -> Path:

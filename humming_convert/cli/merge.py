@@ -14,7 +14,9 @@ HELP = "Join the parts that --split wrote."
 
 
 def command(
-    out: Annotated[Path, typer.Argument(help="The output folder (its parts lie in OUT.partial).", metavar="OUT", show_default=False)],
+    out: Annotated[
+        Path, typer.Argument(parser=o.place, help="The output folder (its parts lie in OUT.partial).", metavar="OUT", show_default=False)
+    ],
     source: Annotated[
         str | None, typer.Option("--source", metavar="MODEL", help="The model, if it is no longer where the parts read it.")
     ] = None,

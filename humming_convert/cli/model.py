@@ -15,14 +15,23 @@ def say_model(model: str | None, *, quiet: bool) -> None:
     name = hub_name(model) if model is not None else None
     if name is None:
         return
-    if not Path(str(model)).exists():
+    folder = Path(str(model))
+    if not folder.exists():
         from humming_convert.hub.failures import silence
 
         silence(quiet=quiet)
-    elif not quiet and not (Path(str(model)) / "config.json").exists():
+    elif not quiet and is_no_checkpoint(folder):
         from humming_convert.checkpoint.rules import broken
         from humming_convert.hub.rules import FOLDER_TAKEN
 
         why = f"{model} is there and holds no config.json, and could be the name of a model of the Hub; what is there is read"
         advice = f"{name.repo}@main names the model" if name.revision is None else "give the folder another name to read the model"
         print_findings([broken(FOLDER_TAKEN, why, advice=advice)], verbose=False)
+
+
+def is_no_checkpoint(folder: Path) -> bool:
+    """A folder without config.json. One that the system does not let us look into may be one: what reads it says so."""
+    try:
+        return folder.is_dir() and not (folder / "config.json").exists()
+    except OSError:
+        return False

@@ -104,6 +104,13 @@ def io_of(io: Io | None, default: Literal["mmap", "read"]) -> Literal["mmap", "r
     return default if io is None else "read" if io is Io.read else "mmap"
 
 
+def place(text: str) -> Path:
+    """A path as it was given; what the system says of it comes with its own exit code. An empty one would be the working directory."""
+    if not text:
+        raise typer.BadParameter("it is empty; give a name")
+    return Path(text)
+
+
 _WHAT, _SOURCE, _LAYOUT, _RUN, _SAY = "What to make", "How to read the source", "How to lay it out", "How to run", "What to print"
 
 Model = Annotated[str, typer.Argument(help="A checkpoint folder, or a Hub id org/name[@revision].", metavar="MODEL", show_default=False)]
@@ -124,6 +131,7 @@ Out = Annotated[
     Path | None,
     typer.Option(
         "--out",
+        parser=place,
         metavar="DIR",
         help="Output folder; of several targets their parent. [default: <name>-humming-<target>-<act>]",
         rich_help_panel=_WHAT,
@@ -201,7 +209,9 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Discard what an interrupte
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=_SAY)]
 HtmlFile = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Write a page for people too: one file that needs no network.", rich_help_panel=_SAY),
+    typer.Option(
+        "--html", parser=place, metavar="FILE", help="Write a page for people too: one file that needs no network.", rich_help_panel=_SAY
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Errors only.", rich_help_panel=_SAY)]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Every finding, one by one.", rich_help_panel=_SAY)]
@@ -210,7 +220,7 @@ HeadersOnly = Annotated[
     bool, typer.Option("--headers-only", help="From headers and configs alone; open questions are listed.", rich_help_panel=_RUN)
 ]
 Sarif = Annotated[
-    Path | None, typer.Option("--sarif", metavar="FILE", help="The findings as SARIF 2.1.0, in a file.", rich_help_panel=_SAY)
+    Path | None, typer.Option("--sarif", parser=place, metavar="FILE", help="The findings as SARIF 2.1.0, in a file.", rich_help_panel=_SAY)
 ]
 Annotations = Annotated[
     bool, typer.Option("--annotations", help="The findings as workflow commands of GitHub, on stderr.", rich_help_panel=_SAY)

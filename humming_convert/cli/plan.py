@@ -49,9 +49,14 @@ def _plan(
     check_places({"--html": html, "--sarif": sarif}, [model])
     say_model(model, quiet=json or quiet)
     targets = request.pop("target") or [None]
+    if out is not None and len(targets) == 1:
+        api.check_out(model, out)
     with told_to_ci("plan", model, sarif, annotations) as heard:
         plans = api.plans(model, targets, io=o.io_of(io, "mmap"), headers_only=headers_only, **request)
         heard.add(f for plan in plans for f in plan.findings)
+        places = [out / api.default_name(p) if out is not None and len(plans) > 1 else out or Path(api.default_name(p)) for p in plans]
+        for where in places if out is not None else ():
+            api.check_out(model, where)
         if html is not None:
             from humming_convert.report.planned import report_plans
 
@@ -60,13 +65,12 @@ def _plan(
             documents = [plan_document(p) for p in plans]
             print_json(documents[0] if len(documents) == 1 else {"plans": documents, "findings": joined(d["findings"] for d in documents)})
             return
-        for plan in plans:
+        for plan, where in zip(plans, places, strict=True):
             if fingerprint or cache_key:
                 print_findings(plan.findings, verbose=verbose, least="error" if quiet else "note")
                 print(plan.fingerprint if fingerprint else api.cache_key(plan))
                 continue
-            where = out or api.default_name(plan)
-            _say(plan, Path(where) / api.default_name(plan) if out and len(plans) > 1 else Path(where), quiet=quiet, verbose=verbose)
+            _say(plan, where, quiet=quiet, verbose=verbose)
 
 
 def _say(plan: Plan, where: Path, *, quiet: bool, verbose: bool) -> None:

@@ -21,7 +21,7 @@ HELP = "Publish a finished folder on the Hub: verified first, in one commit, che
 
 
 def command(
-    out: Annotated[Path, typer.Argument(help="An output folder.", metavar="OUT", show_default=False)],
+    out: Annotated[Path, typer.Argument(parser=o.place, help="An output folder.", metavar="OUT", show_default=False)],
     repo: Annotated[str, typer.Argument(help="The repository, org/name; it is made if there is none.", metavar="REPO", show_default=False)],
     branch: Annotated[
         str | None, typer.Option("--branch", metavar="B", help="[default: main for the standard form, else one for target and ranks]")

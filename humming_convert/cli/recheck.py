@@ -16,7 +16,7 @@ HELP = "Say whether another humming-kernels version reads a packed folder the sa
 
 
 def command(
-    out: Annotated[Path, typer.Argument(help="An output folder.", metavar="OUT", show_default=False)],
+    out: Annotated[Path, typer.Argument(parser=o.place, help="An output folder.", metavar="OUT", show_default=False)],
     humming_version: Annotated[o.HummingVersion, typer.Option("--humming-version", help="The version to check.", show_default=False)],
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -25,7 +25,7 @@ def command(
     from humming_convert import api
 
     found = api.recheck(out, humming_version=str(plain(humming_version)))
-    code = exits.DONE if found.accepted else exits.CHECK_FAILED
+    code = exits.DONE if found.accepted else exits.code_of(found.findings, exits.CHECK_FAILED)
     if json:
         print_json(found.document())
         return code

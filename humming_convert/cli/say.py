@@ -19,8 +19,9 @@ FEW = 3  # findings of one code that are shown one by one without --verbose
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """The one document on stdout."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=1, default=str) + "\n")
+    """The one document on stdout. Where that takes no UTF-8, letters are written as JSON's own escapes."""
+    unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
+    sys.stdout.write(json.dumps(document, ensure_ascii=not unicode, indent=1, default=str) + "\n")
     sys.stdout.flush()
 
 
@@ -63,17 +64,21 @@ def _lines(found: Sequence[Finding], verbose: bool) -> list[str]:
 
 def print_result(result: Result) -> None:
     """One line: what a run made."""
-    totals = result.plan.totals
+    totals = result.totals
+    sizes = f"{size(totals['bytes_in'])} -> {size(totals['bytes_out'])}"
     if result.already_done:
-        print(f"{result.out}: done already, nothing to do")
-    elif result.part is not None:
-        files = counted(len(result.part["files"]), "file")
         print(
-            f"{result.out}.partial: part {result.part['part']} of {result.part['of']}, {files}; `humming-convert merge {result.out}` joins them"
+            f"{result.out}: done already, nothing to do; names and sizes are as they were written, `humming-convert verify {result.out}` reads the contents"
+        )
+    elif result.part is not None:
+        from humming_convert.engine.folder import partial_of
+
+        files, layers = counted(len(result.part["files"]), "file"), counted(totals["layers"], "layer")
+        print(
+            f"{partial_of(result.out)}: part {result.part['part']} of {result.part['of']}, {files}, {layers}, {sizes}; `humming-convert merge {result.out}` joins them"
         )
     else:
         lossy = ", ".join(result.lossy_steps) or "none"
-        sizes = f"{size(totals['bytes_in'])} -> {size(totals['bytes_out'])}"
         print(f"{result.out}: {counted(totals['layers'], 'layer')}, {sizes}, proof {result.proof}, lossy steps: {lossy}")
 
 

@@ -17,7 +17,7 @@ HELP = "Measure tunings of a packed folder's kernels on this GPU and store the w
 
 
 def command(
-    out: Annotated[Path, typer.Argument(help="An output folder of packed layers.", metavar="OUT", show_default=False)],
+    out: Annotated[Path, typer.Argument(parser=o.place, help="An output folder of packed layers.", metavar="OUT", show_default=False)],
     layer: Annotated[str, typer.Option("--layer", metavar="GLOB", help="Layers by name, such as '*down_proj'.")] = "*",
     rank: Annotated[int, typer.Option("--rank", metavar="R", min=0, help="Which rank's layers, from 0.")] = 0,
     jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", min=1, help="Compilers at a time; default: one a core.")] = None,

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 HELP = "Check a finished folder: digests, headers, shapes; with --source the round trip; with --gpu every layer multiplied."
 # findings after which no kernel can run; after those of `Verification.unread` none can either
-UNREADABLE = frozenset({"no-manifest", "manifest-damaged", "manifest-newer", "name-outside", "tensor-missing", "tensor-differs"})
+UNREADABLE = frozenset(
+    {"file-unreadable", "no-manifest", "manifest-damaged", "manifest-newer", "name-outside", "tensor-missing", "tensor-differs"}
+)
 
 
 class Kernels(Enum):
@@ -33,7 +35,7 @@ class Kernels(Enum):
 
 
 def command(
-    out: Annotated[Path, typer.Argument(help="An output folder.", metavar="OUT", show_default=False)],
+    out: Annotated[Path, typer.Argument(parser=o.place, help="An output folder.", metavar="OUT", show_default=False)],
     source: Annotated[
         str | None, typer.Option("--source", metavar="MODEL", help="The checkpoint it was made from: proves every code.")
     ] = None,
@@ -100,7 +102,7 @@ def _verify(
             "findings": [f.as_dict() for f in findings],
         }
         summary = f"{found.summary()}\n{on_gpu.summary()}"
-    code = exits.CHECK_FAILED if failed else exits.DONE
+    code = exits.code_of(findings, exits.CHECK_FAILED) if failed else exits.DONE
     heard.add(findings, code)
     if html is not None:
         try:

@@ -77,7 +77,7 @@ def _start_time(pid: int) -> str:
 
 
 class Workspace(Struct, frozen=True):
-    """`partial`: where a run writes; `out`: where it will stand."""
+    """`partial`: where a run writes; `out`: where it will stand, no link."""
 
     out: Path
     partial: Path
@@ -109,7 +109,7 @@ def exchange(a: Path, b: Path) -> None:
         code = ctypes.get_errno()
         if code not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
             raise OSError(code, os.strerror(code), str(b))
-    aside = b.with_name(f".{b.name}{OURS}old")
+    aside = aside_of(b)
     shutil.rmtree(aside, ignore_errors=True)
     os.rename(b, aside)
     os.rename(a, b)
@@ -124,8 +124,19 @@ def fsync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def place_of(out: Path) -> Path:
+    """The folder's own path: what a link leads to is replaced, never the link; `.` and `..` have a name of their own."""
+    return out.resolve() if out.is_symlink() or out.name in ("", "..") else out
+
+
 def partial_of(out: Path) -> Path:
-    return out.with_name(out.name + ".partial")
+    place = place_of(out)
+    return place.with_name(place.name + ".partial")
+
+
+def aside_of(place: Path) -> Path:
+    """Where the old folder stands for a moment, on file systems that cannot exchange two names."""
+    return place.with_name(f".{place.name}{OURS}old")
 
 
 @contextlib.contextmanager
@@ -137,8 +148,11 @@ def workspace(out: Path, part: str = "") -> Iterator[Workspace]:
     owner to a person and to other hosts on a shared file system, and is touched as long as the owner lives.
     """
     partial = partial_of(out)
+    out = place_of(out)
     if inside := next((p for p in out.resolve().parents if (p / NAME).is_file()), None):
         raise Occupied(f"{out} would lie inside of {inside}, which is a finished output and holds only its own files")
+    if partial.is_symlink():
+        raise Occupied(f"{partial}, where the run would write, is a link; remove it")
     out.parent.mkdir(parents=True, exist_ok=True)
     fd = _lock_folder(partial, fcntl.LOCK_SH if part else fcntl.LOCK_EX)
     lock = partial / (f"{LOCK}-{part}" if part else LOCK)

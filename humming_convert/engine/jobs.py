@@ -5,9 +5,10 @@ In: a FileJob, and how far an earlier run came with it.  Out: a FileDone.  Facts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -70,6 +71,23 @@ def share(jobs: list[FileJob], part: int, parts: int) -> list[FileJob]:
         if to == part - 1:
             mine.append(job)
     return mine
+
+
+def totals_of(jobs: Sequence[FileJob]) -> dict[str, Any]:
+    """As a plan's totals, of these files alone."""
+    items = [item for job in jobs for item in job.content]
+    layers = [x.layer for x in items if isinstance(x, PlannedLayer)]
+    plain = [x for x in items if isinstance(x, PlainTensor)]
+    read = [v for x in layers for v in x.source] + [v for x in plain for v in x.expr.reads()]
+    passed = [x.output.nbytes for x in plain if x.dequantized is None]
+    return {
+        "layers": len({x.name for x in layers}),
+        "modules": len({part for x in layers for part in x.parts}),
+        "bytes_in": sum({(v.file, v.name): v.nbytes for v in read}.values()),
+        "bytes_out": sum(job.file.nbytes for job in jobs),
+        "passthrough": {"tensors": len(passed), "bytes": sum(passed)},
+        "open_questions": [],
+    }
 
 
 def use_of(item: Item) -> Use:

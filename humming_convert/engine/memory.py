@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from humming_convert.plan.types import PlainTensor, PlannedLayer
@@ -23,9 +23,10 @@ REFERENCE = 12  # bytes a code of an expert that the numpy reference takes: code
 MATRIX = 12  # bytes an element of a matrix that is dequantized: codes while they are unpacked, the result, what is read back
 SMALL = 6  # copies of scales and zero points while they are arranged: source, wide floats, packed, read back
 KEPT = 64 << 20
+MB, MARGIN = 1_000_000, 20  # of what the process has, a little comes and goes
 SHARE = 0.8  # of a cgroup's limit: its page cache and other processes want some
 
-__all__ = ["Budget", "allowed", "limit_of_cgroup", "need", "private_bytes"]
+__all__ = ["Budget", "TooLittleMemory", "allowed", "check_enough", "limit_of_cgroup", "need", "private_bytes"]
 
 
 def need(item: PlannedLayer | PlainTensor, windows: int = 1) -> int:
@@ -61,6 +62,23 @@ def allowed(items: list[PlannedLayer | PlainTensor], asked: int | None, limit: i
         most = min(most, int(limit * SHARE))
         least = min(least, int(limit * SHARE) - base)
     return max(most - base, least, 0)
+
+
+class TooLittleMemory(Exception):
+    """Less was asked for than one worker with the largest layer takes."""
+
+
+def check_enough(items: Iterable[PlannedLayer | PlainTensor], asked: int, base: int, driver: int, windows: int) -> None:
+    """Before anything is written, in a process that does nothing else: what a notebook has already is no fault of the limit.
+    asked, base, driver: as in `allowed`.  windows: as in `need`."""
+    largest = max((need(item, windows) for item in items), default=0)
+    own = max(base - driver, 0)
+    least = own + largest
+    if asked < least:
+        raise TooLittleMemory(
+            f"--max-memory: {asked:,} bytes are too few; {least:,} are needed: {own:,} that the process has before it begins, "
+            f"and {largest:,} for the largest layer, one at a time; give {-(-least // MB) + MARGIN} MB or more, or leave it out"
+        )
 
 
 class Budget:

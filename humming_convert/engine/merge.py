@@ -20,6 +20,7 @@ from humming_convert.engine.folder import OURS, Occupied, partial_of, workspace
 from humming_convert.engine.how import Part
 from humming_convert.engine.jobs import jobs_of, share
 from humming_convert.engine.journal import Journal
+from humming_convert.engine.places import check_apart_from
 from humming_convert.engine.prepare import already_done, is_whole
 from humming_convert.engine.result import Result, layers_of
 from humming_convert.findings import Findings, Refused
@@ -65,6 +66,7 @@ def merge_parts(out: Path, record: Record, source: Checkpoint, findings: Finding
     """Finishes and publishes. findings: of opening the source.
 
     PartsMissing with what is missing; Occupied if the source is not the one the parts were made from."""
+    check_apart_from(source, out, replaced=overwrite)
     read = reader_of(source)
     plan = make_plan(source, request_of(record.options), read, findings)
     if (manifest := already_done(plan, out, overwrite)) is not None:

@@ -56,11 +56,7 @@ def write_one(job: FileJob, begun: FileDone | None, io: Literal["mmap", "read"])
 
 def run_ray(tasks: Sequence[Task], counter: Counter, how: How, jobs: int) -> dict[str, float]:
     """Does all tasks; returns the seconds of all workers together by phase. MissingExtra if Ray is not installed."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtra(f"--engine ray needs Ray, which is not installed: {INSTALL}") from None
+    ray = library()
     terminate = signal.getsignal(signal.SIGTERM)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
@@ -75,6 +71,16 @@ def run_ray(tasks: Sequence[Task], counter: Counter, how: How, jobs: int) -> dic
         return _drive(ray, tasks, counter, how)
     finally:
         ray.shutdown()
+
+
+def library() -> Any:
+    """The module `ray`. MissingExtra if it is not installed."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtra(f"--engine ray needs Ray, which is not installed: {INSTALL}") from None
+    return ray
 
 
 def _drive(ray: Any, tasks: Sequence[Task], counter: Counter, how: How) -> dict[str, float]:

@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from humming_convert.checkpoint.reading import content_digest
+from humming_convert.engine.finish import CheckFailed
 from humming_convert.engine.folder import OURS, LockHeld, Occupied, Workspace, partial_of, workspace
 from humming_convert.engine.how import How
 from humming_convert.engine.jobs import FileJob
 from humming_convert.engine.journal import Journal, differences, fields
+from humming_convert.findings import Findings, Refused
 from humming_convert.manifest.build import NAME as MANIFEST
+from humming_convert.manifest.read import rank_names
+from humming_convert.manifest.whole import whole_manifest
 from humming_convert.plan.types import Plan
 
-SLACK = 64 << 20  # bytes asked for beside the weights: configs, tokenizer, manifest
+SLACK = 64 << 20  # bytes asked for beside the weights, a reserve for configs, tokenizer and manifest
 
 
 class NoSpace(Exception):
@@ -27,13 +33,25 @@ class NoSpace(Exception):
 
 
 def already_done(plan: Plan, out: Path, overwrite: bool) -> dict[str, Any] | None:
-    """The manifest of a whole `out` of the same fingerprint; None if there is no `out`, or it is to be replaced. Occupied otherwise."""
-    if not out.exists() and not out.is_symlink():
+    """The manifest of a whole `out` of the same fingerprint; None if there is no `out`, or it is to be replaced. Occupied otherwise.
+
+    Whole by names and sizes, which costs no reading; CheckFailed with all that is not. With overwrite the contents count as well."""
+    if not out.exists():
+        if out.is_symlink():
+            raise Occupied(f"{out} is a link to {out.readlink()}, where there is nothing; make that folder, or remove the link")
         return None
+    if not out.is_dir():
+        raise Occupied(f"{out} is a file; name a folder for the output, which may not be there yet")
     manifest = _manifest(out)
     if manifest.get("fingerprint") == plan.fingerprint:
-        if overwrite and partial_of(out).exists():
-            _discard_replaced(out)
+        wrong = _damage(out)
+        if overwrite:
+            if wrong.errors or not _same_contents(out, manifest):
+                return None
+            if partial_of(out).exists():
+                _discard_replaced(out)
+        elif wrong.errors:
+            raise CheckFailed(f"{out} was finished and is damaged", wrong.errors)
         return manifest
     if overwrite:
         return None
@@ -46,11 +64,42 @@ def already_done(plan: Plan, out: Path, overwrite: bool) -> dict[str, Any] | Non
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    """{} where there is none that can be read."""
-    with contextlib.suppress(OSError, ValueError):
-        document = json.loads((folder / MANIFEST).read_text())
+    """{} where there is none, or it is none. OSError where it may not be read."""
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError, ValueError, RecursionError):
+        document = json.loads((folder / MANIFEST).read_bytes())
         return document if isinstance(document, dict) else {}
     return {}
+
+
+AGAIN = "--overwrite makes the folder again, `humming-convert verify OUT` reads what is in the other files"
+
+
+def _damage(out: Path) -> Findings:
+    """What a finished folder lacks, by its manifests and the names and sizes of its files."""
+    found = Findings()
+    try:
+        manifest = whole_manifest(out)
+        for entry in manifest["files"]:
+            name, was = entry["name"], entry["bytes"]
+            try:
+                nbytes = os.stat(out / name).st_size
+            except (FileNotFoundError, NotADirectoryError):
+                found.error("file-missing", f"{name} is no longer in {out}", file=name, advice=AGAIN)
+                continue
+            if nbytes != was:
+                found.error("digest-differs", f"{name} has {nbytes:,} bytes, {was:,} were written into {out}", file=name, advice=AGAIN)
+        if not found.errors:
+            for name in rank_names(manifest):
+                whole_manifest(out, name)
+    except Refused as refused:
+        found.extend(refused.findings)
+    return found
+
+
+def _same_contents(folder: Path, manifest: Mapping[str, Any]) -> bool:
+    """Whether the files that are listed are those that were written. Reads all of them."""
+    listed = [(folder / f["name"], f) for f in manifest["files"]]
+    return all(path.stat().st_size == f["bytes"] and content_digest(path) == f["digest"] for path, f in listed)
 
 
 def _discard_replaced(out: Path) -> None:
@@ -64,10 +113,10 @@ def is_whole(plan: Plan, partial: Path) -> bool:
     manifest = _manifest(partial)
     if manifest.get("fingerprint") != plan.fingerprint:
         return False
-    listed = {f["name"]: f for f in manifest["files"]}
-    if set(listed) | {MANIFEST} != {p.name for p in partial.iterdir() if not p.name.startswith(OURS)}:
+    if _damage(partial).errors:
         return False
-    return all((partial / n).stat().st_size == f["bytes"] and content_digest(partial / n) == f["digest"] for n, f in listed.items())
+    listed = {f["name"] for f in manifest["files"]}
+    return listed | {MANIFEST} == {p.name for p in partial.iterdir() if not p.name.startswith(OURS)} and _same_contents(partial, manifest)
 
 
 def prepare(plan: Plan, space: Workspace, jobs: list[FileJob], how: How, state: dict[str, Any]) -> Journal:
@@ -101,7 +150,10 @@ def _check_space(space: Workspace, jobs: list[FileJob]) -> None:
         needed += max(job.file.nbytes - held, 0)
     free = shutil.disk_usage(space.partial).free
     if free < needed:
-        raise NoSpace(f"{space.out.parent} has {free:,} bytes free, {needed:,} are needed; free some space or choose another --out")
+        raise NoSpace(
+            f"{space.out.parent} has {free:,} bytes free, {needed:,} are needed: {needed - SLACK:,} for weights, and a reserve of {SLACK:,} "
+            "for the files beside them; free some space or choose another --out"
+        )
 
 
 def remove_if_new(partial: Path) -> None:

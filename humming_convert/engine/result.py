@@ -15,7 +15,7 @@ from humming_convert.plan.types import Plan
 class Result(Struct, kw_only=True):
     """A finished run. `manifest`: of the whole folder; `layers`: the entries of all ranks. `already_done`: the folder was there, whole, of
     the same fingerprint.  `seconds`: by phase; read, pack, prove and write are those of all workers together, the others as they passed.
-    `part`: what a part of a split run did; then there is no manifest yet."""
+    `part`: what a part of a split run did, with totals of its own; then there is no manifest yet."""
 
     out: Path
     plan: Plan
@@ -24,6 +24,11 @@ class Result(Struct, kw_only=True):
     already_done: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
     part: Mapping[str, Any] | None = None
+
+    @property
+    def totals(self) -> Mapping[str, Any]:
+        """Of what this run made: the whole, or its part."""
+        return self.plan.totals if self.part is None else self.part["totals"]
 
     @property
     def lossy_steps(self) -> list[str]:
@@ -46,12 +51,12 @@ class Result(Struct, kw_only=True):
             "already_done": self.already_done,
             "out": str(self.out),
             "fingerprint": self.plan.fingerprint,
-            "layers": self.plan.totals["layers"],
+            "layers": self.totals["layers"],
             "lossy_steps": self.lossy_steps,
             "proof": self.proof,
-            "totals": dict(self.plan.totals),
+            "totals": dict(self.totals),
             "seconds": {k: round(v, 3) for k, v in self.seconds.items()},
-            **({"part": dict(self.part)} if self.part is not None else {}),
+            **({"part": {k: v for k, v in self.part.items() if k != "totals"}} if self.part is not None else {}),
             "findings": [f.as_dict() for f in self.plan.findings],
         }
 

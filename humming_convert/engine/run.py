@@ -22,11 +22,12 @@ from humming_convert.checkpoint.reading import FileState, SourceChanged, reader_
 from humming_convert.engine.finish import CheckFailed, finish, require_lossless
 from humming_convert.engine.folder import Occupied, Workspace, workspace
 from humming_convert.engine.how import How
-from humming_convert.engine.jobs import FileJob, jobs_of, share, use_of
+from humming_convert.engine.jobs import FileJob, jobs_of, share, totals_of, use_of
 from humming_convert.engine.journal import FileDone, Journal, Keeper
 from humming_convert.engine.local import Pool, Task, grouped, run_local
 from humming_convert.engine.memory import KEPT, Budget, allowed, limit_of_cgroup, private_bytes
 from humming_convert.engine.merge import write_record
+from humming_convert.engine.places import check_apart_from
 from humming_convert.engine.prepare import NoSpace, already_done, is_whole, prepare, remove_if_new
 from humming_convert.engine.progress import Counter, Progress
 from humming_convert.engine.result import Result, layers_of
@@ -65,6 +66,8 @@ def run_all(
     how, begin = how or How(), time.perf_counter()
     if any(plan.totals["open_questions"] for plan, _ in wanted):
         raise ValueError("a plan made from headers only has open questions; make it again with the data")
+    for plan, out in wanted:
+        check_apart_from(plan.source, out, replaced=how.overwrite)
     results: dict[Path, Result] = {}
     with ExitStack() as stack:
         runs: list[_Run] = []
@@ -217,7 +220,7 @@ def _end(one: _Run, how: How) -> Result:
     if changed := unchanged(one.before, one.plan.source.weights) + (arrivals.unchanged() if arrivals is not None else []):
         raise SourceChanged(changed[0])
     if how.part is not None:
-        did = {"part": how.part.number, "of": how.part.of, "files": sorted(one.done)}
+        did = {"part": how.part.number, "of": how.part.of, "files": sorted(one.done), "totals": totals_of(one.jobs)}
         return Result(out=one.out, plan=one.plan, part=did)
     manifest = finish(one.plan, one.space.partial, one.done, known)
     require_lossless(one.plan, one.space.partial, manifest)

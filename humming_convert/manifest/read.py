@@ -6,13 +6,21 @@ Facts: architecture.md 9.6 (Several ranks).
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from humming_convert.manifest.build import FORMAT_VERSION, NAME
 from humming_convert.manifest.shape import wrong_with
+
+
+def readable(folder: Path) -> None:
+    """OSError where the folder or its manifest is there and may not be read."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder):
+        os.close(os.open(folder / NAME, os.O_RDONLY | os.O_NONBLOCK))
 
 
 def read_manifest(folder: Path, name: str = NAME) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NoReturn
 
+from humming_convert.checkpoint.rules import FILE_UNREADABLE
 from humming_convert.findings import Finding, Refused
 from humming_convert.manifest.build import FORMAT_VERSION, NAME
 from humming_convert.manifest.digests import manifest_digest
@@ -20,13 +21,15 @@ NEWER = "install a newer humming-convert"
 
 
 def whole_manifest(folder: Path, name: str = NAME) -> dict[str, Any]:
-    """Refused: no-manifest, manifest-newer, manifest-damaged, name-outside."""
+    """Refused: no-manifest, file-unreadable, manifest-newer, manifest-damaged, name-outside."""
     try:
         manifest = read_manifest(folder, file_inside(folder, name).name)
     except FileNotFoundError:
         _refuse("no-manifest", f"{name} is not there: not a folder that this tool finished", name, FINISHED if name == NAME else FETCH)
+    except IsADirectoryError:
+        _refuse("no-manifest", f"{name} is a folder", name, FINISHED if name == NAME else FETCH)
     except OSError as error:
-        _refuse("no-manifest", f"{name} cannot be read: {error.strerror or error}", name, "check its permissions, and the disk")
+        _refuse(FILE_UNREADABLE.code, f"{name} cannot be read: {error.strerror or error}", name, "check its permissions, and the disk")
     except ValueError as error:
         _refuse("manifest-damaged", f"it is not what `convert` writes: {error}", name, FETCH)
     if is_newer(manifest):

@@ -16,6 +16,7 @@ from xxhash import xxh3_128
 from humming_convert.checkpoint import open_checkpoint
 from humming_convert.checkpoint.header import read_header
 from humming_convert.checkpoint.reading import reader
+from humming_convert.checkpoint.rules import FILE_UNREADABLE
 from humming_convert.checkpoint.tensors import Read, TensorView
 from humming_convert.findings import Finding, Findings, Refused
 from humming_convert.manifest.inside import FETCH, names_outside, no_file
@@ -43,7 +44,8 @@ class Verification:
 
     findings: of this check.  manifests: (number of the rank, its full manifest), those that could be read.
     recorded: (number of the rank, layer) -> what an earlier `verify --gpu` wrote into the manifest, where it was wrong.
-    unread: weight files of which no tensor is known: they are missing, or their header is wrong. One finding of the file says it.
+    unread: files of which one finding says all: weight files of which no tensor is known, as they are missing or their header is wrong, and
+    whatever the system does not let us read.
     """
 
     folder: Path
@@ -65,6 +67,12 @@ class Verification:
         """Layers that were multiplied on a GPU again: what was recorded of them is of no matter any more."""
         for layer in layers:
             self.recorded.pop(layer, None)
+
+    def unreadable(self, name: str, error: OSError) -> None:
+        if name not in self.unread:
+            self.unread.add(name)
+            why = f"{name} cannot be read: {error.strerror or error}"
+            self.findings.error(FILE_UNREADABLE.code, why, file=name, advice="check its permissions, and the disk")
 
     def count(self, what: str, number: int = 1) -> None:
         self.checked[what] = self.checked.get(what, 0) + number
@@ -150,7 +158,12 @@ def _layers(found: Verification, manifest: Mapping[str, Any], views: Views) -> N
                 have = f"{view.dtype}{list(view.shape)}"
                 found.findings.error("tensor-differs", f"{t['name']} is {have}, the manifest says {t['dtype']}{t['shape']}", **where)
                 continue
-            if digest_of_span(view) != t["digest"]:
+            try:
+                digest = digest_of_span(view)
+            except OSError as error:
+                found.unreadable(t["file"], error)
+                continue
+            if digest != t["digest"]:
                 found.findings.error("digest-differs", f"the bytes of {t['name']} are not those that were written", advice=FETCH, **where)
             found.count("tensors")
 
@@ -193,24 +206,31 @@ def _files(found: Verification, manifest: Mapping[str, Any]) -> None:
             found.findings.error(
                 "file-unknown", f"{path.name} is not in the manifest", file=path.name, advice="remove it, or convert again"
             )
+    closed = {f.file for f in found.findings if f.code == FILE_UNREADABLE.code}  # nothing of them was looked at
     for entry in manifest["files"]:
         path = found.folder / entry["name"]
         if not path.is_file():
             found.findings.error("file-missing", f"{entry['name']} {no_file(path)}", file=entry["name"], advice=_remedy(entry["name"]))
             continue
-        found.count("files")
-        if entry["name"] in found.unread:
-            continue  # what is wrong with its header says it
+        if entry["name"] in found.unread:  # why, its own finding says
+            if entry["name"] not in closed:
+                found.count("files")
+            continue
         digest = xxh3_128()
-        with open(path, "rb") as f:
-            while block := f.read(BLOCK):
-                digest.update(block)
+        try:
+            with open(path, "rb") as f:
+                while block := f.read(BLOCK):
+                    digest.update(block)
+        except OSError as error:
+            found.unreadable(entry["name"], error)
+            continue
         if path.stat().st_size != entry["bytes"] or "xxh3:" + digest.hexdigest() != entry["digest"]:
             found.findings.error(
                 "digest-differs", f"{entry['name']} is not the file that was written", file=entry["name"], advice=_remedy(entry["name"])
             )
         if is_tuning(path.name):
             _tuning(found, path)
+        found.count("files")
 
 
 def _remedy(name: str) -> str:

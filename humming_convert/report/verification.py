@@ -34,7 +34,7 @@ GPU = "gpu-"  # codes of findings of `verify --gpu` begin so
 class Checked(Struct, frozen=True, kw_only=True):
     """What a run of `verify` did. counts: what was looked at and how often.  proven: every layer was compared with the source.
 
-    gpu: results of this run; those of earlier runs stand in the manifest.  unread: weight files that are missing or have a wrong header.
+    gpu: results of this run; those of earlier runs stand in the manifest.  unread: files that are missing, have a wrong header or may not be read.
     """
 
     findings: tuple[Finding, ...]

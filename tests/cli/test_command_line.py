@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,7 +59,10 @@ def test_json_is_one_document_on_stdout(model: Path, tmp_path: Path) -> None:
         (["--target", "sm91"], "sm90"),
         (["--target", "sm90", "--act", "fp7"], "fp8"),
         (["--target", "sm90", "--act", "bf16", "--dtype", "fp16"], "contradict"),
-        (["--target", "sm75"], "--dtype fp16"),
+        (["--target", "sm75"], "give --dtype fp16"),
+        (["--target", "sm75", "--act", "bf16"], "give --act fp16"),
+        (["--target", "sm90", "--address", "a:1"], "--engine ray"),
+        (["--target", "sm90", "--max-memory", "1"], "MB or more"),
         (["--target", "sm90", "--standard"], "exclude each other"),
         ([], "--target"),
         (["--target", "sm90", "--frobnicate"], "frobnicate"),
@@ -190,3 +194,66 @@ def test_a_folder_that_is_not_there_is_a_usage_error_that_says_what_to_give(verb
     for name, says in (("gone", "is not there"), ("file", "is a file")):
         done = call(*verb.split(), tmp_path / name, *more)
         assert done.returncode == 2 and says in done.stderr and "that `convert` wrote" in done.stderr
+
+
+def test_the_memory_that_a_refusal_asks_for_is_enough(model: Path, tmp_path: Path) -> None:
+    done = call(model, "--target", "sm90", "--out", "out", "--max-memory", "1MB", cwd=tmp_path)
+    assert done.returncode == 2 and list(tmp_path.iterdir()) == []
+    enough = re.search(r"give (\d+ MB)", done.stderr)
+    assert enough is not None
+    assert call(model, "--target", "sm90", "--out", "out", "--max-memory", enough[1], cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("dtype", [[], ["--dtype", "bf16"]])
+@pytest.mark.parametrize("act", [[], ["--act", "bf16"]])
+def test_what_a_usage_error_advises_is_not_refused_next(model: Path, tmp_path: Path, dtype: list[str], act: list[str]) -> None:
+    """bfloat16 on a GPU that has none: the option that asked for it is the one to change."""
+    given = dict([dtype] if dtype else []) | dict([act] if act else [])
+    done = call("plan", model, "--target", "sm75", *(x for pair in given.items() for x in pair))
+    if given:
+        assert done.returncode == 2
+        advised = dict.fromkeys(re.findall(r"(--act|--dtype) fp16", done.stderr), "fp16")
+        assert advised.keys() == given.keys()
+        done = call("plan", model, "--target", "sm75", *(x for pair in (given | advised).items() for x in pair))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "verb"),
+    [
+        ("verfy", "verify"),
+        ("Verify", "verify"),
+        ("insepct", "inspect"),
+        ("kernel", "kernels"),
+        ("target", "targets"),
+        ("docter", "doctor"),
+        ("plann", "plan"),
+    ],
+)
+def test_a_misspelt_verb_is_told_the_nearest_one(word: str, verb: str, tmp_path: Path) -> None:
+    for more in (["out"], ["out", "--json"], []):
+        done = call(word, *more, cwd=tmp_path)
+        assert done.returncode == 2
+        assert f"humming-convert {verb}" in done.stdout + done.stderr and "extra argument" not in done.stderr
+
+
+def test_a_word_that_is_near_to_no_verb_is_told_all_of_them(tmp_path: Path) -> None:
+    done = call("frobnicate", "out", cwd=tmp_path)
+    assert done.returncode == 2 and "recheck" in done.stderr
+
+
+def test_a_folder_that_is_called_like_a_verb_is_a_folder(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "verfy").symlink_to(model)
+    assert call("verfy", "--target", "sm90", "--out", "out", cwd=tmp_path).returncode == 0
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert "no such folder" in call("gone", "--target", "sm90", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize("verb", [["convert", "--target", "sm90"], ["plan", "--target", "sm90"], ["inspect"]])
+@pytest.mark.parametrize("name", ["model/config.json", "config.json", "a/b/config.json"])
+def test_a_file_is_told_to_be_one_and_nothing_else(verb: list[str], name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("{}")
+    done = call(verb[0], name, *verb[1:], cwd=tmp_path)
+    assert done.returncode == 3
+    assert done.stderr.count("config.json is a file") == 1 and "is a folder" not in done.stderr and "hub-or-folder" not in done.stderr

@@ -107,9 +107,9 @@ ENDS: list[tuple[Callable[[], BaseException], int, str]] = [
 @pytest.fixture
 def handlers() -> Iterator[None]:
     kept = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
-    out = sys.stdout
+    out, err = sys.stdout, sys.stderr
     yield
-    sys.stdout = out
+    sys.stdout, sys.stderr = out, err
     for number, handler in kept.items():
         signal.signal(number, handler)
 

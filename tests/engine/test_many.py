@@ -62,6 +62,22 @@ def test_merged_parts_are_the_bytes_of_one_run(model: Path, tmp_path: Path, whol
     assert api.convert(api.plan(model, target="sm90", act="bf16", shard_size=SHARDS), out=tmp_path / "out").already_done
 
 
+@pytest.mark.parametrize("options", [{"target": "sm90", "act": "bf16"}, {"standard": True}], ids=["packed", "standard"])
+@pytest.mark.parametrize("parts", [1, 2, 3, 16])
+def test_what_a_part_says_is_of_the_part(model: Path, tmp_path: Path, options: dict[str, Any], parts: int) -> None:
+    plan = api.plan(model, **options, shard_size=SHARDS)
+    found = [api.convert(plan, out=tmp_path / "out", split=f"{n}/{parts}") for n in range(1, parts + 1)]
+    for result in found:
+        document = result.document()
+        written = [(tmp_path / "out.partial" / name).stat().st_size for name in document["part"]["files"]]
+        assert document["totals"]["bytes_out"] == sum(written)
+        assert document["totals"].keys() == plan.totals.keys() and document["totals"]["layers"] == document["layers"]
+    for what in ("layers", "modules", "bytes_in", "bytes_out"):
+        whole_ = plan.totals[what]
+        assert sum(r.totals[what] for r in found) == whole_, what
+    assert sum(r.totals["passthrough"]["bytes"] for r in found) == plan.totals["passthrough"]["bytes"]
+
+
 def test_merge_names_the_parts_that_are_missing(model: Path, tmp_path: Path) -> None:
     part(model, tmp_path / "out", 2, 3)
     with pytest.raises(PartsMissing, match=r"--split 1/3 .*, 3/3"):
@@ -142,6 +158,13 @@ def test_without_ray_the_way_to_install_it_is_said(model: Path, tmp_path: Path) 
 
     with pytest.raises(MissingExtra, match=r"pip install 'humming-convert\[ray\]'"):
         api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out", engine="ray")
+    assert [p.name for p in tmp_path.iterdir()] == ["models"]
+
+
+def test_an_address_without_ray_is_a_usage_error(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(api.UsageError, match=r"--address .* --engine ray"):
+        api.convert(api.plan(model, target="sm90", act="bf16"), out=tmp_path / "out", address="a:1")
+    assert [p.name for p in tmp_path.iterdir()] == ["models"]
 
 
 @pytest.mark.slow
@@ -221,6 +244,17 @@ def test_a_tight_budget_changes_no_byte(model: Path, tmp_path: Path, whole: dict
     plan = api.plan(model, target="sm90", act="bf16", shard_size=SHARDS)
     api.convert(plan, out=tmp_path / "out", max_memory="1MB", jobs=4)
     assert content(tmp_path / "out") == whole
+
+
+@pytest.mark.parametrize(("base", "driver"), [(0, 0), (60_000_000, 0), (600_000_000, 500_000_000), (10, 500_000_000)])
+def test_less_memory_than_one_layer_takes_is_refused_with_what_it_takes(model: Path, base: int, driver: int) -> None:
+    plan = api.plan(model, target="sm90", act="bf16")
+    items = [*plan.layers, *plan.plain]
+    least = max(base - driver, 0) + max(map(memory.need, items))
+    with pytest.raises(memory.TooLittleMemory, match=f"{least:,} are needed"):
+        memory.check_enough(items, least - 1, base, driver, 1)
+    memory.check_enough(items, least, base, driver, 1)
+    assert allowed(items, least, None, max(base, driver), driver) >= max(map(memory.need, items))
 
 
 @pytest.mark.parametrize("io", ["mmap", "read"])

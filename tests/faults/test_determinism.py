@@ -46,7 +46,7 @@ def rounds(folder: Path, count: int) -> int:
             merge = "from humming_convert import api; import sys; api.merge(sys.argv[1])"
             subprocess.run([sys.executable, "-c", merge, str(out)], check=True)
         else:
-            run(model, out, dice, *dice.choice(((), ("--io", "mmap"), ("--max-memory", "1MB"))))
+            run(model, out, dice, *dice.choice(((), ("--io", "mmap"), ("--max-memory", "200MB"))))
         got = content(out)
         assert want is None or got == want, [n for n in got if want is not None and got[n] != want.get(n)]
         want = got
