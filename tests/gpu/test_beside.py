@@ -115,4 +115,6 @@ def test_points_of_candidates_are_asked_for_by_kind() -> None:
 
 def test_a_candidate_that_is_off_has_no_time() -> None:
     off = candidate_times.Timed(None, "mma_sm80", Tuning(tile_m=8, tile_k=256, parts=4, blocks=4, stages=3), False, "OFF by 2")
-    assert off.line == "OFF by 2 mma 8x256 128t 4p 4b 3s" and replace(off, us=1.25, chosen=True).line == "1.2 mma 8x256 128t 4p 4b 3s*"
+    assert (
+        off.line == "OFF by 2 mma 8x256 128t 4p 4b 3s 1c" and replace(off, us=1.25, chosen=True).line == "1.2 mma 8x256 128t 4p 4b 3s 1c*"
+    )
