@@ -27,6 +27,7 @@ PARTS = True
 MAPPED = True
 TILE_N = 128  # rows of W of a block, at least
 BLOCK = 64  # rows of W of a warpgroup
+WIDE_N = 4 * BLOCK  # of a block with four
 TILE_BYTES = 128  # of a row of x in a tile of K
 BESIDE = 16  # bytes beside a row of results
 NAMED = 16  # bytes that say which tile it is
@@ -63,7 +64,7 @@ TAKEN_TO = {(8, 128): 256}
 FILL_OF_BYTES = {64: 0.5}
 # Rows of experts, which have uneven numbers of them: blocks go on with another tile. Where there are two tiles of W, and with few registers' sums, four warpgroups
 FOR_EXPERTS = {
-    16: {48: Size(6, 2, 2, 2, 2), 64: Size(6, 2, 2, 2, 2), 256: Size(6, 2, 1, 1, goes_on=1)},
+    16: {48: Size(6, 2, 2, 2, 2), 256: Size(6, 2, 1, 1, goes_on=1)},
     8: {
         16: Size(12, 2, 2, 1, 4, 4, goes_on=1),
         32: Size(10, 2, 2, 1, goes_on=1),
@@ -160,7 +161,7 @@ def _sizes(layer: Layer, compute: Compute) -> dict[int, Size]:
     sizes = SIZES[layer.act_bits]
     if layer.experts:
         sizes = sizes | FOR_EXPERTS[layer.act_bits]
-        if layer.shape_n % (4 * BLOCK) == 0:
+        if layer.shape_n % WIDE_N == 0:
             sizes |= {m: s for m, s in FOR_WIDE_EXPERTS[layer.act_bits].items() if m < 64 or not on_way}
     elif _dense_goes_on(layer, compute):
         sizes = sizes | {256: replace(sizes[256], goes_on=1)}
@@ -249,7 +250,7 @@ def candidates(layer: Layer, compute: Compute, rows: int) -> tuple[Tuning, ...]:
         size = sizes[tile_m]
         for warpgroups, steps, blocks, goes_on in product((2, 4), (2, 4), (1, 2), (0, 1)):
             wide = warpgroups == 4
-            if wide and (layer.shape_n % 256 or tile_m > (48 if on_the_way(layer, compute) else 128) or (tile_m, steps) == (128, 4)):
+            if wide and (layer.shape_n % WIDE_N or tile_m > (48 if on_the_way(layer, compute) else 128) or (tile_m, steps) == (128, 4)):
                 continue
             if blocks == 2 and (wide or tile_m > 64):
                 continue

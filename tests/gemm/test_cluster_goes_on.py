@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,9 +47,8 @@ class GoesOn(Tile):
 
 
 @pytest.fixture(params=[1, 2], autouse=True)
-def few_clusters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def few_clusters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiplier, "resident", lambda tuning: request.param * tuning.cluster)
-    return
 
 
 TILES = [(0, 16), (11, 32), (0, 48), (11, 48), (6, 64), (9, 128), (11, 128), (0, 256), (10, 256), (11, 256)]
