@@ -25,7 +25,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   extern __shared__ u8 shared[];
   u8* const stages = shared + (1024 - shared_address(shared) % 1024) % 1024;
   // brought: what lies beside the stages is there, for a tile.  aside_free: all are through with it
-  __shared__ u64 full[T::stages], free_again[T::stages], brought[S::kAsides], aside_free[S::kAsides];
+  __shared__ u64 full[T::stages], free_again[T::stages], brought[S::kAsides], aside_free[S::kAsides], turns[2];
 
   // This block, this warp, this lane
   const int warp = same_in_warp(threadIdx.x / 32), lane = held(threadIdx.x % 32), t = lane % 4;
@@ -41,6 +41,7 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   if (threadIdx.x == 0) {
     for (int i = 0; i < T::stages; i++) start_barrier(full + i, S::kFilling), start_barrier(free_again + i, S::kProducer * S::kCluster);
     for (int i = 0; i < S::kAsides; i++) start_barrier(brought + i, S::kAssisting), start_barrier(aside_free + i, S::kProducer);
+    for (int i = 0; i < 2 && S::kInTurns; i++) start_barrier(turns + i, 4);
     publish_barriers();
     if (!S::kGoesOn) kept_of(0) = only;
   }
@@ -111,7 +112,9 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
   }
   take_registers<S::kRegisters>();
   const u32 free_there = held(barriers_in(first_rank + lane % S::kCluster, free_again));
-  const bool is_second = same_in_warp(warp >= 4);  // of two warpgroups that take turns
+  // Of two warpgroups that take turns the first one begins
+  const bool is_second = same_in_warp(warp >= 4);
+  int before_turn = !is_second;  // parity of the phase behind which its next turn is
 
   StageTurn<T::stages> now, before;
   for (int count = 0;; count++) {
@@ -225,14 +228,16 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
         constexpr bool kThere = kProduct < decltype(products)::value, kIsFirst = kProduct == 0, kIsLast = kProduct + 1 == S::kProducts;
         if constexpr (kThere) {
           pin(part[0]);
-          wait_for_turn(is_second);
+          wait_for_turn<S::kProducts == 1>(turns + is_second, before_turn);
+          before_turn ^= 1;
           ready();
           unrolled<0, S::kSteps>([&](auto step) {
             constexpr int kItem = step.value / S::kItemSteps, kOfItem = step.value % S::kItemSteps;
+            if constexpr (step.value == S::kStepsOfTurn) pass_turn(turns + !is_second, lane == 0);
             wgmma<C::operand, S::kRowsOfProduct>(part[0], a[kOperands + kItem][kOfItem], rows.step(step.value, kProduct * S::kRowsOfProduct), step.value > 0);
           });
           close_products();
-          pass_turn_to(!is_second);
+          if constexpr (S::kStepsOfTurn == S::kSteps) pass_turn(turns + !is_second, lane == 0);
         }
         const auto make_next = [&](auto item) {
           make_operands<S, L, C::operand, item.value>(a[kNext + item.value], all_stages.bytes(now), w, here_n, tile + 1);
@@ -263,7 +268,6 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
     if constexpr (S::kInTurns) {
       make_operands<S, L, C::operand, 1>(a[1], all_stages.bytes(now), w, here_n, begin);
       pin(a[1]);
-      if (is_second) pass_turn_to(0);
       const auto multiply_all = [&](auto products) {
         tile = begin;
         if constexpr (S::kOperandSets == 2) {
@@ -272,7 +276,6 @@ __device__ void cluster_sm90a(const GivenRows<C>& x, const Tensors& all, const f
         for (; tile < end; tile++) multiply_in_turns(products, Constant<0>(), tile);
       };
       all_or_half(multiply_all, Constant<S::kProducts>(), Constant<1>());
-      if (!is_second) wait_for_turn(0);  // the last one, so that no arrival is left
     } else {
       const auto multiply_all = [&](auto rows) {
         multiply(rows, Constant<0>(), begin, Constant<1>());

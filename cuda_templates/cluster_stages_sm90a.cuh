@@ -57,6 +57,7 @@ struct ClusterShape : StageShape<L, T::threads - 128, T::threads / 128 - 1, T::t
   static constexpr bool kInTurns = kOnTheWay && kSegments == 1 && kTileM >= 128 && kMultiplying == 256;
   static constexpr int kProducts = kInTurns && kTileM == 256 ? 2 : 1;  // of a tile
   static constexpr int kRowsOfProduct = kTileM / kProducts, kSets = kInTurns ? 1 : 2, kSumsOfSet = kRowsOfProduct / 2;  // of sums on the way
+  static constexpr int kStepsOfTurn = kProducts == 2 ? 1 : kSteps;  // a turn is passed when so many steps are asked for: the way there takes time
   static constexpr bool kShort = L::experts && kTileM == 256;  // half of the rows may be left out
   static constexpr int kOperandSets = kProducts == 2 && kActGroups > 0 ? 1 : 2;  // of tiles in turns; of items else
   // Steps whose operands are made at once: two sets of them are alive. Fewer where registers are wanted: for two more sets of sums, scales of x, a second block

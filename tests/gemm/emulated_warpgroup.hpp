@@ -162,26 +162,19 @@ __attribute__((noinline)) void wgmma(Sum (&d)[kN / 2], const u32 (&a)[4], u64 b,
   if (++p.given == 128) start(how.late_products, [block = self->block, group] { do_product(block, group); });
 }
 
-// Barriers of 256 arrivals, of which only those of the warpgroup whose turn it is wait.
-struct Turns {
-  Meeting of[2];
+// Turns that a thread has waited for. Here nobody goes on without having got one: a GPU lets it, with the same results.
+struct OfTurns {
+  int waited = 0;
 };
-inline void wait_for_turn(int warpgroup) {
-  if (self->thread / 128 != warpgroup) fail("waits for the turn of warpgroup %d", warpgroup);
-  meet(of_block<Turns>().of[warpgroup], 256, [](const Wait&) -> std::string { return "its turn"; });
+template <bool kAgain>
+void wait_for_turn(u64* mine, int parity) {
+  const int before = of_thread<OfTurns>().waited++ - (self->thread < 128);  // the first warpgroup begins
+  wait_for_phase(mine, parity);
+  if (barrier_at(self->block, mine).phase != before + 1) fail("a turn before phase %d of its barrier is over, or late", before);
 }
-inline void pass_turn_to(int warpgroup) {
-  Meeting& at = of_block<Turns>().of[warpgroup];
-  if (self->thread / 128 != 1 - warpgroup) fail("passes a turn to warpgroup %d", warpgroup);
-  if (++at.arrived == 256) at.arrived = 0, at.round++;
+inline void pass_turn(u64* of_other, bool speaks) {
+  if (speaks) arrive_now(of_other);
 }
-inline void check_turns() {
-  for (const Turns& of : of_blocks<Turns>()) {
-    for (const Meeting& at : of.of)
-      if (at.arrived) fail("a turn that was passed or waited for by %d of 256 threads at the end", at.arrived);
-  }
-}
-const bool checks_turns = (at_end.push_back(check_turns), true);
 
 struct Assistants {
   Meeting all;

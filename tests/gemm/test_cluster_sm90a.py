@@ -450,9 +450,36 @@ FAULTS = {
         300,
         Change(KERNEL, "S::kOperandSets == 1 && kIsLast && tile", "S::kOperandSets == 1 && kIsFirst && tile"),
     ),
-    "turns: the last one is not waited for": (HALVES, 130, Change(KERNEL, "      if (!is_second) wait_for_turn(0);", "      ;")),
-    "turns: none is passed": (HALVES, 130, Change(KERNEL, "          pass_turn_to(!is_second);\n", "")),
-    "turns: the first one is not passed": (HALVES, 130, Change(KERNEL, "      if (is_second) pass_turn_to(0);\n", "")),
+    "turns: none is passed": (
+        HALVES,
+        130,
+        Change(KERNEL, "if constexpr (step.value == S::kStepsOfTurn) pass_turn(turns + !is_second, lane == 0);", ""),
+    ),
+    "turns: none is passed by tiles of 128 rows": (
+        OF_64,
+        130,
+        Change(KERNEL, "if constexpr (S::kStepsOfTurn == S::kSteps) pass_turn(turns + !is_second, lane == 0);", ""),
+    ),
+    "turns: passed by all lanes": (
+        HALVES,
+        130,
+        Change(
+            KERNEL,
+            "pass_turn(turns + !is_second, lane == 0);\n            wgmma",
+            "pass_turn(turns + !is_second, true);\n            wgmma",
+        ),
+    ),
+    "turns: passed to oneself": (
+        HALVES,
+        130,
+        Change(
+            KERNEL,
+            "pass_turn(turns + !is_second, lane == 0);\n            wgmma",
+            "pass_turn(turns + is_second, lane == 0);\n            wgmma",
+        ),
+    ),
+    "turns: both begin": (HALVES, 130, Change(KERNEL, "int before_turn = !is_second;", "int before_turn = 1;")),
+    "turns: each waits for the first one": (HALVES, 130, Change(KERNEL, "          before_turn ^= 1;\n", "")),
     "blocks: scales of activations are those of other rows of W": (
         OF_64,
         130,
