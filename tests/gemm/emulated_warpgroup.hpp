@@ -172,7 +172,9 @@ void wait_for_turn(u64* mine, int parity) {
   wait_for_phase(mine, parity);
   if (barrier_at(self->block, mine).phase != before + 1) fail("a turn before phase %d of its barrier is over, or late", before);
 }
+// Behind a product, which lanes of a warp ask for together: one of them speaks for all.
 inline void pass_turn(u64* of_other, bool speaks) {
+  __syncwarp();
   if (speaks) arrive_now(of_other);
 }
 
