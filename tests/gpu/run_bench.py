@@ -57,6 +57,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=16)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
+    if asked.out:
+        asked.out.mkdir(parents=True, exist_ok=True)
     rows, wrong, begin = [int(m) for m in asked.m.split(",")], 0, time.perf_counter()
 
     def told(text: str) -> None:
