@@ -450,9 +450,9 @@ FAULTS = {
         300,
         Change(KERNEL, "S::kOperandSets == 1 && kIsLast && tile", "S::kOperandSets == 1 && kIsFirst && tile"),
     ),
-    "turns: none is passed": (
+    "turns: none is passed by tiles of 256 rows": (
         HALVES,
-        130,
+        300,
         Change(KERNEL, "if constexpr (step.value == S::kStepsOfTurn) pass_turn(turns + !is_second, lane == 0);", ""),
     ),
     "turns: none is passed by tiles of 128 rows": (
@@ -462,7 +462,7 @@ FAULTS = {
     ),
     "turns: passed by all lanes": (
         HALVES,
-        130,
+        300,
         Change(
             KERNEL,
             "pass_turn(turns + !is_second, lane == 0);\n            wgmma",
@@ -471,7 +471,7 @@ FAULTS = {
     ),
     "turns: passed to oneself": (
         HALVES,
-        130,
+        300,
         Change(
             KERNEL,
             "pass_turn(turns + !is_second, lane == 0);\n            wgmma",
