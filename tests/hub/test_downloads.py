@@ -44,7 +44,7 @@ def all_bytes(model: Path) -> int:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_conversion_tells_how_much_has_come(hub: Server, model: Path, tmp_path: Path, stream: bool) -> None:
     events: list[Event] = []
-    with hub.failing(slow={LAST: 0.5}):
+    with hub.failing(slow={LAST: 2.0}):  # many times as long as files are looked at apart, also where the machine has other work
         api.convert(api.plan("org/model", target="sm90", act="bf16", stream=stream), out=tmp_path / "out", progress=events.append)
     told = of_fetching(events)
     assert {e.total for e in told} == {all_bytes(model)}
