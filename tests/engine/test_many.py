@@ -204,10 +204,18 @@ def test_a_ray_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 
 def workers_below(pid: int) -> list[int]:
-    """Processes below `pid` that run a task."""
+    """Processes below `pid` that run a task. Threads and processes may end while they are looked at."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except FileNotFoundError:
+        return []
     out: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
+    for task in threads:
+        try:
+            children = [int(child) for child in (task / "children").read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for child in children:
             try:
                 name = Path(f"/proc/{child}/cmdline").read_bytes()
             except OSError:
