@@ -24,7 +24,7 @@ HC_FN void wait_for_products() {
 
 // Turns of two warpgroups, each with a barrier of its own, at which the four warps of the other one arrive. Nothing that is computed depends on the order, so
 // that who has waited as long as one instruction does goes on: about as long as the hardware lets a try wait, or kAgain: 0.1 ms more. A loop would stand
-// between products. (Named barriers, of which one side only arrives, cost 3 % less at most; compute-sanitizer's racecheck loses count with them.)
+// between products. (Not by named barriers, of which one side only arrives: compute-sanitizer's racecheck loses count with them, docs/decisions/071.)
 template <bool kAgain>
 HC_FN void wait_for_turn(u64* mine, int parity) {
   if constexpr (kAgain) {

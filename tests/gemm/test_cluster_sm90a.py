@@ -341,6 +341,7 @@ HALVES_WAIT = "          wait_for_products<0>();\n          add_scaled(Constant<
 HALVES_RELEASE = "      all_stages.template release<S::kCluster>(before, lane, free_there);\n    };"
 SYNCED = "      if constexpr (S::kActGroups > 0) __syncwarp();\n      all_stages.template release<S::kCluster>(before, lane, free_there);\n    };\n"
 # what is wrong -> a layer and a number of rows that show it, and one change
+EARLY = "if constexpr (step.value == S::kStepsOfTurn) pass_turn(turns + !is_second, lane == 0);"
 FAULTS = {
     "the first tile is not waited for": (WORDS, 16, Change(KERNEL, "    all_stages.wait(now);\n    make_operands", "    make_operands")),
     "a tile is not waited for": (WORDS, 16, Change(KERNEL, "            all_stages.wait(now);\n", "")),
@@ -453,7 +454,7 @@ FAULTS = {
     "turns: none is passed by tiles of 256 rows": (
         HALVES,
         300,
-        Change(KERNEL, "if constexpr (step.value == S::kStepsOfTurn) pass_turn(turns + !is_second, lane == 0);", ""),
+        Change(KERNEL, EARLY, ""),
     ),
     "turns: none is passed by tiles of 128 rows": (
         OF_64,
@@ -463,20 +464,12 @@ FAULTS = {
     "turns: passed by all lanes": (
         HALVES,
         300,
-        Change(
-            KERNEL,
-            "pass_turn(turns + !is_second, lane == 0);\n            wgmma",
-            "pass_turn(turns + !is_second, true);\n            wgmma",
-        ),
+        Change(KERNEL, EARLY, EARLY.replace("lane == 0", "true")),
     ),
     "turns: passed to oneself": (
         HALVES,
         300,
-        Change(
-            KERNEL,
-            "pass_turn(turns + !is_second, lane == 0);\n            wgmma",
-            "pass_turn(turns + is_second, lane == 0);\n            wgmma",
-        ),
+        Change(KERNEL, EARLY, EARLY.replace("!is_second", "is_second")),
     ),
     "turns: both begin": (HALVES, 130, Change(KERNEL, "int before_turn = !is_second;", "int before_turn = 1;")),
     "turns: each waits for the first one": (HALVES, 130, Change(KERNEL, "          before_turn ^= 1;\n", "")),
