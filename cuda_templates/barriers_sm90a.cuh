@@ -21,13 +21,17 @@ HC_FN void arrive_now(u64* barrier) {
   asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// Whether it is over, after as long as the hardware lets one try wait.
+HC_FN bool phase_is_over(u64* barrier, int parity) {
+  u32 over;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(over)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
+  return over;
+}
 HC_FN void wait_for_phase(u64* barrier, int parity) {
-  u32 over = 0;
-  while (!over) {
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(over)
-                 : "r"(shared_address(barrier)), "r"(parity)
-                 : "memory");
+  while (!phase_is_over(barrier, parity)) {
   }
 }
 

@@ -27,17 +27,8 @@ HC_FN void wait_for_products() {
 // between products. (Not by named barriers, of which one side only arrives: compute-sanitizer's racecheck loses count with them, docs/decisions/071.)
 template <bool kAgain>
 HC_FN void wait_for_turn(u64* mine, int parity) {
-  if constexpr (kAgain) {
-    u32 over;
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(over)
-                 : "r"(shared_address(mine)), "r"(parity)
-                 : "memory");
-    if (over) return;
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, 100000; }" ::"r"(shared_address(mine)), "r"(parity) : "memory");
-  } else {
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; }" ::"r"(shared_address(mine)), "r"(parity) : "memory");
-  }
+  if (phase_is_over(mine, parity) || !kAgain) return;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, 100000; }" ::"r"(shared_address(mine)), "r"(parity) : "memory");
 }
 // By one lane of each warp, which alone speaks: without a branch.
 HC_FN void pass_turn(u64* of_other, bool speaks) {
