@@ -185,9 +185,9 @@ def decoder(
     )
 
 
-def gpt_oss(name: str) -> Sample:
-    """Experts stacked on disk, rows of gate and up in turn. The last expert has scales 16 powers of two apart, more than E4M3 can hold."""
-    shape = Shape(experts=3)
+def gpt_oss(name: str, shape: Shape | None = None, spread: int = 16) -> Sample:
+    """Experts stacked on disk, rows of gate and up in turn. The last expert has scales `spread` powers of two apart; more than 11 are more than E4M3 can hold."""
+    shape = shape or Shape(experts=3)
     base, experts, half = "model.layers.0", shape.experts, shape.expert_intermediate
     dense = Draw(name)
     tensors = dense_tensors(dense, "gpt_oss", shape)
@@ -204,7 +204,7 @@ def gpt_oss(name: str) -> Sample:
         for e in range(experts):
             part = f"{base}.mlp.experts.{e}.{leaf}"
             draw = Draw(f"{name}/{part}")
-            codes, bytes_, meaning[part] = mxfp4_bytes(draw, n, k, 16 if e == experts - 1 else 8)
+            codes, bytes_, meaning[part] = mxfp4_bytes(draw, n, k, spread if e == experts - 1 else 8)
             blocks.append(nibble_bytes(codes).reshape(n, k // 32, 16))
             scales.append(bytes_)
             bias.append(draw.rng.normal(0, 1, n).astype(BF16))

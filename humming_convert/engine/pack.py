@@ -18,7 +18,7 @@ from humming_convert.engine.output import OutputWriter, as_bytes
 from humming_convert.engine.scales import write_scales
 from humming_convert.engine.streaming import copy_stored, stream_expert
 from humming_convert.engine.worker import Worker
-from humming_convert.layouts import WeightAux, pack_small, pack_weight
+from humming_convert.layouts import Apart, WeightAux, pack_small, pack_weight
 from humming_convert.layouts.config import LayerRecipe
 from humming_convert.layouts.prepare import measure_e8m0_range
 from humming_convert.manifest.types import LayerResult, Proof
@@ -26,7 +26,7 @@ from humming_convert.plan.types import PlainTensor, PlannedLayer, PlannedTensor
 from humming_convert.proof.failed import ProofFailed
 from humming_convert.proof.roundtrip import prove_standard_weight, prove_weight
 from humming_convert.proof.scales import ROLE as SCALES
-from humming_convert.proof.scales import ScaleStream, scale_streams
+from humming_convert.proof.scales import ScaleStream, lows, scale_streams
 from humming_convert.proof.small import prove_small
 from humming_convert.proof.stream import ExpertStream, look_up_pass, small_passes, streams
 from humming_convert.standard.expr import Context, Stored, Weight
@@ -72,7 +72,8 @@ def write_layer(planned: PlannedLayer, writer: OutputWriter, worker: Worker) -> 
         packed, aux = small, None
     else:
         with clock.phase("pack"):
-            packed, aux = pack_small(planned.recipe, small, meter, small_passes(weight), apart=apart is not None)
+            known = None if apart is None else Apart(lows=lows(apart))
+            packed, aux = pack_small(planned.recipe, small, meter, small_passes(weight), apart=known)
     # a weight the compiled passes cannot take, or too small to wait for them, goes through the reference
     if planned.recipe is not None:
         assert aux is not None
@@ -95,7 +96,8 @@ def write_layer(planned: PlannedLayer, writer: OutputWriter, worker: Worker) -> 
 def _scales_apart(planned: PlannedLayer, writer: OutputWriter, worker: Worker) -> list[ScaleStream] | None:
     """The scales as streams, where lists of calls can be made and they only move."""
     calls = not worker.mapped and worker.packer is None and writer.digest_state
-    return scale_streams(planned) if calls else None
+    with worker.clock.phase("read"):
+        return scale_streams(planned, worker.files) if calls else None
 
 
 def _write_packed_weight(

@@ -30,20 +30,23 @@ from humming_convert.standard.expr import cast_table
 from humming_convert.standard.lossy import Meter
 
 # bases after the program's own: the output's descriptor, the byte of it where the expert begins, memory of a window as it is read and as it is
-# placed, times, what kernels count, the digests of file and tensor, the table of a cast and its counts; then two for each part
-OUT, EXPERT, SOURCE, PLACED, TIMES, RESULT, FILE_DIGEST, TENSOR_DIGEST, TABLE, COUNTS, PARTS = range(2, 13)
+# placed, times, what kernels count, the digests of file and tensor, the table of a cast and its counts, the padded matrix, what is taken off its
+# bytes, the bytes of its new rows; then two for each part
+OUT, EXPERT, SOURCE, PLACED, TIMES, RESULT, FILE_DIGEST, TENSOR_DIGEST, TABLE, COUNTS, PADDED, MINUS, ROW_FILL, PARTS = range(2, 16)
 DESCRIPTOR, OFFSET = range(2)  # of a part
 NUMBERS = 1 << 16  # of 16 bits
 COUNTED = (1 << 32) - 1  # scales in counts of 32 bits
 
 
 class _Listed(Struct, frozen=True):
-    """doing: [calls, 3]: what a call does, the number of its window and of its part.  source_bytes, placed_bytes: of the largest window."""
+    """doing: [calls, 3]: what a call does, the number of its window and of its part.  source_bytes, placed_bytes: of the largest window;
+    padded_bytes: of the padded matrix, 0 for none."""
 
     program: Program
     doing: NDArray[np.int64]
     source_bytes: int
     placed_bytes: int
+    padded_bytes: int
 
 
 def _base(part: int, which: int) -> int:
@@ -66,6 +69,8 @@ def _starts(stream: ScaleStream, groups: tuple[int, int]) -> list[int]:
 
 def _span(stream: ScaleStream, groups: tuple[int, int]) -> tuple[int, int]:
     """(byte of the expert's tensor, bytes) of a window."""
+    if stream.sort.longer is not None:
+        return 0, stream.nbytes  # one window
     row = stream.n * stream.size
     return groups[0] * row, (groups[1] - groups[0]) * row
 
@@ -94,8 +99,12 @@ def _listed(stream: ScaleStream) -> _Listed:
             shape, here = stream.sort.shape(i, many), At(SOURCE, starts[i])
             if stream.cast is not None:
                 passes.add_look_up(listing, here, At(TABLE), At(COUNTS), p.n * many)
-            places.append((shape, here, At(PLACED, passes.placed_at(shape, p.row, 0))))
-            passes.add_scales(listing, "pack", *places[-1], RESULT)
+            if stream.sort.longer is None:
+                places.append((shape, here, At(PLACED, passes.placed_at(shape, p.row, 0))))
+        if stream.sort.longer is not None:
+            places.append((_add_padding(listing, stream, starts), At(PADDED), At(PLACED)))
+        for place in places:
+            passes.add_scales(listing, "pack", *place, RESULT)
         mark(number, 2)
         listing.call(write, At(OUT), At(PLACED), nbytes, At(EXPERT, at), want=nbytes)
         doing.upto(listing, WRITE, number)
@@ -111,7 +120,21 @@ def _listed(stream: ScaleStream) -> _Listed:
         mark(number, 4)
     largest = max(_span(stream, g)[1] for g in stream.windows)
     source = max(_starts(stream, g)[-1] for g in stream.windows)
-    return _Listed(listing.done(), np.array(doing.rows, np.int64), source, largest)
+    padded = 0 if stream.sort.longer is None else stream.nbytes
+    return _Listed(listing.done(), np.array(doing.rows, np.int64), source, largest, padded)
+
+
+def _add_padding(listing: Listing, stream: ScaleStream, starts: Sequence[int]) -> passes.ScaleShape:
+    """Calls that make the padded matrix of what was read. Returns how it is placed."""
+    sort, longer = stream.sort, stream.sort.longer
+    assert longer is not None
+    for i, p in enumerate(stream.parts):
+        here, to = At(SOURCE, starts[i]), At(PADDED, p.row * sort.pitch)
+        passes.add_pad_rows(listing, p.n, p.columns * sort.size, here, to, sort.pitch, longer.fill, At(MINUS))
+    if longer.n > stream.n:
+        rest = At(PADDED, stream.n * sort.pitch)
+        listing.call(passes.function("memset"), rest, At(ROW_FILL), (longer.n - stream.n) * sort.pitch, want=rest)
+    return sort.shape(0, stream.g)
 
 
 def write_scales(streams: Sequence[ScaleStream], writer: OutputWriter, worker: Worker, meter: Meter) -> str:
@@ -119,14 +142,16 @@ def write_scales(streams: Sequence[ScaleStream], writer: OutputWriter, worker: W
     digest = Digest()
     counts = worker.arena.take("counts", 4 * NUMBERS).view(np.uint32)
     counts[...] = 0
-    left = 0
+    left, calls = 0, None
     for stream in streams:
         if left + stream.n * stream.g > COUNTED:
             _record(stream, counts, meter)
             counts[...] = left = 0
         left += stream.n * stream.g
         worker.check()
-        _Scales(stream, writer, digest, worker, counts).make()
+        if calls is None or calls.sort != stream.sort:
+            calls = _Calls(stream, writer, digest, worker, counts)
+        calls.make(stream)
     _record(streams[0], counts, meter)
     return "xxh3:" + digest.hexdigest()
 
@@ -137,31 +162,38 @@ def _record(stream: ScaleStream, counts: NDArray[np.uint32], meter: Meter) -> No
         meter.record_counts(cast.step, cast.tensor, cast_table(cast.arg.dtype, cast.dtype)[1], counts)
 
 
-class _Scales:
-    """The calls of one expert's scales."""
+class _Calls:
+    """The calls for scales of one sort, expert by expert in the same memory."""
 
     def __init__(self, stream: ScaleStream, writer: OutputWriter, digest: Digest, worker: Worker, counts: NDArray[np.uint32]) -> None:
-        self._stream, self._writer, self._worker = stream, writer, worker
-        self._at = stream.planned.outputs[ROLE].offset + stream.expert * stream.nbytes
+        self.sort = stream.sort
+        self._writer, self._worker = writer, worker
         self._listed = kept(stream.sort, lambda: _listed(stream))
         self._source = worker.arena.take("scales", self._listed.source_bytes)
         self._placed = worker.arena.take("packed", self._listed.placed_bytes)
         self._times, result = np.zeros((len(stream.windows), MARKS, 2), np.int64), np.zeros(8, np.int64)
         bases = np.zeros(_base(len(stream.parts), 0), np.int64)
-        bases[OUT], bases[EXPERT], bases[FILE_DIGEST], bases[TENSOR_DIGEST] = writer.fd, self._at, writer.digest_state, digest.state
-        memory: dict[int, NDArray[Any]] = {SOURCE: self._source, PLACED: self._placed, TIMES: self._times, RESULT: result, COUNTS: counts}
+        bases[OUT], bases[FILE_DIGEST], bases[TENSOR_DIGEST] = writer.fd, writer.digest_state, digest.state
+        padded = worker.arena.take("padded", self._listed.padded_bytes)
+        memory: dict[int, NDArray[Any]] = {SOURCE: self._source, PADDED: padded, PLACED: self._placed}
+        memory |= {TIMES: self._times, RESULT: result, COUNTS: counts}
         if stream.cast is not None:
             memory[TABLE] = cast_table(stream.cast.arg.dtype, stream.cast.dtype)[0]
         for base, array in memory.items():
             bases[base] = passes.address(array)
         self._memory = memory  # two threads that make a table at a time have one each, of which one is kept elsewhere
-        for i, p in enumerate(stream.parts):
-            bases[_base(i, DESCRIPTOR)], bases[_base(i, OFFSET)] = worker.files.descriptor(p.view), p.view.offset
-        self._linked = self._listed.program.linked(bases)
+        self._bases = bases
 
-    def make(self) -> None:
-        """All windows, and some groups once more from Python."""
-        stream, calls = self._stream, self._linked.calls
+    def make(self, stream: ScaleStream) -> None:
+        """All windows of an expert's, and some groups once more from Python."""
+        assert stream.sort == self.sort, (stream.sort, self.sort)
+        self._stream, bases = stream, self._bases
+        self._at = stream.planned.outputs[ROLE].offset + stream.expert * stream.nbytes
+        bases[EXPERT], bases[MINUS], bases[ROW_FILL] = self._at, stream.minus, stream.row_fill
+        for i, p in enumerate(stream.parts):
+            bases[_base(i, DESCRIPTOR)], bases[_base(i, OFFSET)] = self._worker.files.descriptor(p.view), p.view.offset
+        linked = self._listed.program.linked(bases)
+        calls = linked.calls
         assert self._at == self._writer.upto, (self._writer.path.name, self._at, self._writer.upto)
         done, error = passes.make(calls)
         while done < len(calls):

@@ -17,12 +17,13 @@ from humming_convert.standard.expr import CodeBlock, Context, Expr, Weight
 from humming_convert.standard.layer import StandardLayer
 from humming_convert.standard.lossy import Meter
 from humming_convert.standard.numbers import values
-from humming_convert.standard.packing import PACKINGS, Codes
+from humming_convert.standard.packing import PACKINGS, Codes, take_words, takes_whole_words
 from humming_convert.standard.packing_ct import zero_codes
 
 # packing -> what its first stored rows are: "row": one row of K codes; "columns": 32 codes of every row; "column": 16 codes of every row
 LEAST = 16  # weights of a group, at least
 ROWS = 64  # rows that are looked at first
+COLUMNS = 256  # columns of a row
 FIRST = {
     "rows": "row",
     "signed_rows": "row",
@@ -77,6 +78,11 @@ def _first(block: CodeBlock, context: Context) -> Codes:
     if block.packing in ("gptq", "gptq_planar", "awq") and block.n % ROWS == 0:
         each = block.n // stored.shape[1]  # rows that share a stored column: eight of AWQ
         stored, block = stored[:, : ROWS // each], replace(block, n=ROWS)
+    if kind == "row" and takes_whole_words(block.packing, block.bits, 1, block.k, (0, 1), (0, min(COLUMNS, block.k))):
+        stored, block = (
+            take_words(block.packing, block.bits, stored, 1, (0, 1), (0, min(COLUMNS, block.k))),
+            replace(block, k=min(COLUMNS, block.k)),
+        )
     n, k = (1, block.k) if kind == "row" else (block.n, min(32 if kind == "columns" else LEAST, block.k))
     return PACKINGS[block.packing](np.ascontiguousarray(stored), block.bits, n, k)
 

@@ -12,11 +12,12 @@ from humming_convert.layouts.prepare import PackedLayer, Standard, prepare
 from humming_convert.layouts.questions import Answers, questions
 from humming_convert.layouts.resolve import resolve
 from humming_convert.layouts.restore import restore, unpack_small
-from humming_convert.layouts.small import pack_small, scales_apart
+from humming_convert.layouts.small import Apart, pack_small, scales_apart
 from humming_convert.layouts.weights import WeightAux, pack_weight, unpack_weight
 
 __all__ = [
     "Answers",
+    "Apart",
     "Environment",
     "LayerConfig",
     "LayerRecipe",

@@ -40,6 +40,16 @@ RowRange = Callable[[U8], tuple[U8, U8]]
 RaiseRows = Callable[[U8, U8, int, U8, U8], None]
 
 
+def low_of(top: U8, bottom: U8, limit: int) -> U8:
+    """S5: what codes of rows (or experts) are counted from. Bytes throughout: top >= low >= bottom, so that no difference wraps."""
+    return np.asarray(top - np.minimum(top - bottom, np.uint8(limit)))
+
+
+def factor_of(low: U8) -> F32:
+    """S5: what the secondary scale is multiplied by, 2^(low - 127) / 2."""
+    return np.asarray(np.ldexp(np.float32(1), low.astype(np.int32) - 128))
+
+
 def fused_scales(
     codes: U8, per_row: bool, limit: int, plus: int, ranges: RowRange = row_range, raised: RaiseRows = raise_rows
 ) -> tuple[U8, U8, F32]:
@@ -53,13 +63,13 @@ def fused_scales(
     factor = np.empty(codes.shape[:2] if per_row else codes.shape[:1], np.float32)
     for expert, c in enumerate(codes):  # one at a time: what is made on the way stays in the cache
         top, bottom = ranges(c) if per_row else (c.max(keepdims=True)[0], c.min(keepdims=True)[0])
-        low = top - np.minimum(top - bottom, np.uint8(limit))  # bytes throughout: top >= low >= bottom, so that no difference wraps
+        low = low_of(top, bottom, limit)
         if not per_row and low[0] == bottom[0]:  # nearly always
             np.subtract(c, low - np.uint8(plus), out=new[expert])  # as an array it may wrap
         else:
             offsets = np.zeros_like(codes) if offsets is None else offsets
             raised(c, np.broadcast_to(low, len(c)), plus, new[expert], offsets[expert])
-        factor[expert] = np.ldexp(np.float32(1), low.astype(np.int32) - 128).reshape(factor.shape[1:])
+        factor[expert] = factor_of(low).reshape(factor.shape[1:])
     if offsets is None:  # the zeros of one expert are those of all
         offsets = np.broadcast_to(np.zeros(codes.shape[1:], np.uint8), codes.shape)
     return new, offsets, factor

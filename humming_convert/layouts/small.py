@@ -40,6 +40,12 @@ class SmallPasses(Struct, frozen=True):
 REFERENCE = SmallPasses()
 
 
+class Apart(Struct, frozen=True):
+    """What must be known of scales that go to their place apart. lows: S5's low of each expert, below which no scale is; None: nothing is fused."""
+
+    lows: NDArray[np.uint8] | None = None
+
+
 class State(Struct):
     """The tensors of a layer on their way, always with an experts axis (1 for none).
 
@@ -67,11 +73,12 @@ def cast(x: Array, dtype: str, step: str, role: str, meter: Meter) -> Array:
 
 
 def scales_apart(recipe: LayerRecipe) -> bool:
-    """Whether scales only move: nothing merges, pads, rounds or rewrites them, and nothing else of the layer is made of them."""
-    small, config = recipe.small, recipe.config
-    made = small.merge not in ("none", "equal") or small.fused or small.fp16_range or small.int_scale or small.rebias
-    padded = (config.shape_n, config.shape_k) != (recipe.n, recipe.k)
-    return not made and not padded and recipe.source.scale.kind in ("channel", "group") and small.place not in ("tensor", "block")
+    """Whether scales only move, are padded, and lowered by a number for each expert (S5): nothing merges, rounds or rewrites them otherwise, and of
+    the rest of the layer only what S5 makes of that number depends on them."""
+    small = recipe.small
+    made = small.merge not in ("none", "equal") or small.fp16_range or small.int_scale or small.rebias
+    by_row = small.fused and recipe.form.scale_2 == "channel"
+    return not made and not by_row and recipe.source.scale.kind in ("channel", "group") and small.place not in ("tensor", "block")
 
 
 def take(recipe: LayerRecipe, tensors: Tensors, meter: Meter, apart: bool = False) -> State:
@@ -251,10 +258,16 @@ def pad(recipe: LayerRecipe, s: State, by: SmallPasses) -> None:
         s.bias = padding.extend(s.bias, n, None)
 
 
-def fuse(recipe: LayerRecipe, s: State, by: SmallPasses) -> None:
-    """S5: the scales of 8-bit activations; the weight's offsets go to `aux`."""
+def fuse(recipe: LayerRecipe, s: State, by: SmallPasses, apart: Apart | None = None) -> None:
+    """S5: the scales of 8-bit activations; the weight's offsets go to `aux`. Of scales apart none is below its expert's low: no offsets."""
     small = recipe.small
     if not small.fused:
+        return
+    if apart is not None:
+        assert apart.lows is not None and s.scale_2 is not None and scales_apart(recipe)
+        none = np.zeros((recipe.config.shape_n, recipe.config.shape_k // recipe.pair.gw), np.uint8)
+        s.aux["offsets"] = np.broadcast_to(none, (recipe.experts or 1, *none.shape))
+        s.scale_2 = e8m0.factor_of(apart.lows) * s.scale_2.astype(np.float32)
         return
     assert s.scale is not None and s.scale_2 is not None
     channel = recipe.form.scale_2 == "channel"
@@ -280,25 +293,25 @@ def as_integers(recipe: LayerRecipe, scale: Array, scale_2: Array, meter: Meter)
 
 
 def pack_small(
-    recipe: LayerRecipe, tensors: Tensors, meter: Meter, by: SmallPasses = REFERENCE, *, apart: bool = False
+    recipe: LayerRecipe, tensors: Tensors, meter: Meter, by: SmallPasses = REFERENCE, *, apart: Apart | None = None
 ) -> tuple[dict[str, Array], WeightAux]:
     """Packed tensors of every role but `weight`, and what the weight's maps need.
 
     tensors: the standard form of `recipe.source` by role; a `weight` among them is not looked at, static input scales go through.
     apart: all but `weight_scale`, which is neither among the tensors nor among what is made (`scales_apart`).
     """
-    s = take(recipe, tensors, meter, apart)
+    s = take(recipe, tensors, meter, apart is not None)
     merge(recipe, s, meter)
     shift_zero_points(recipe, s, meter)
     into_fp16_range(recipe, s, meter)
     integer_scale_type(recipe, s, meter)
     missing_scale_2(recipe, s)
     pad(recipe, s, by)
-    fuse(recipe, s, by)
+    fuse(recipe, s, by, apart)
     small, ppu = recipe.small, recipe.pair.target.ppu
     out: dict[str, Array] = {}
     if s.scale is None:
-        assert apart and scales_apart(recipe)
+        assert apart is not None and scales_apart(recipe)
     elif small.place == "tensor":
         out["weight_scale"] = s.scale
     else:

@@ -37,7 +37,7 @@ from humming_convert.passes.padding import (
 from humming_convert.passes.positions import BLOCK, STRIP
 from humming_convert.passes.scales import CACHED, LINEAR, ScaleShape, add_scales, place_scale, placed_at, scale_plan
 from humming_convert.passes.scans import any_zero_code, count_nan_e4m3, group_has_magnitude, group_top_and_bottom
-from humming_convert.passes.small import SMALL_PASSES, add_look_up, look_up
+from humming_convert.passes.small import ROW, ROW_LARGEST, SMALL_PASSES, add_look_up, add_pad_rows, look_up
 from humming_convert.passes.strips import add_turn, strip_shape, turns
 
 __all__ = [
@@ -47,6 +47,8 @@ __all__ = [
     "LINE",
     "LINEAR",
     "PACKINGS",
+    "ROW",
+    "ROW_LARGEST",
     "SMALL_PASSES",
     "STRIP",
     "At",
@@ -63,6 +65,7 @@ __all__ = [
     "Walk",
     "Window",
     "add_look_up",
+    "add_pad_rows",
     "add_padding",
     "add_scales",
     "add_turn",

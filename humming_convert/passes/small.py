@@ -131,4 +131,39 @@ def raise_rows(codes: U8, low: U8, plus: int, new: U8, offsets: U8) -> None:
     _raised(_raise_rows(), codes, low, plus, new, offsets)
 
 
+# ---- longer rows
+
+ROW_LARGEST = 256
+"""A fill that is each row's largest byte (layouts.md 3, E8M0 that is fused)."""
+
+
+def pad_rows(rows: U8, pitch: int, fill: int, minus: int) -> U8:
+    """Bytes [rows, b] -> [rows, pitch], new ones `fill`; all of them less `minus`, and they wrap. The reference of `add_pad_rows`."""
+    out = np.empty((len(rows), pitch), np.uint8)
+    out[:, : rows.shape[1]] = rows
+    out[:, rows.shape[1] :] = rows.max(1)[:, None] if fill == ROW_LARGEST else fill
+    return np.asarray(out - np.uint8(minus))
+
+
+@lru_cache(maxsize=1)
+def _pad_rows() -> Kernel:
+    def holds(kernel: Kernel) -> bool:
+        rows = _known_rows()
+        for pitch, fill, minus in ((37, 0, 0), (41, 127, 0), (40, ROW_LARGEST, 200)):
+            got = np.empty((len(rows), pitch), np.uint8)
+            _call(kernel, rows, len(rows), rows.shape[1], got, pitch, fill, minus)
+            if not np.array_equal(got, pad_rows(rows, pitch, fill, minus)):
+                return False
+        return True
+
+    return _kernel("PAD_ROWS", holds)
+
+
+def add_pad_rows(listing: Listing, rows: int, row_bytes: int, source: At, target: At, pitch: int, fill: int, minus: At) -> None:
+    """A call that makes rows of `row_bytes` (ROW or more) `pitch` bytes long. fill, minus: as `pad_rows` takes them; minus: a base that is the number."""
+    assert ROW <= row_bytes <= pitch, (row_bytes, pitch)
+    places = ((0, source), (3, target), (6, minus))
+    listing.kernel(_pad_rows(), np.array([0, rows, row_bytes, 0, pitch, fill, 0], np.int64), places, want=rows)
+
+
 SMALL_PASSES = SmallPasses(place=place_scales, row_range=row_range, raise_rows=raise_rows)

@@ -118,7 +118,7 @@ entry:
   %last = sub i64 %groups, 16
   br label %row
 row:
-  %r = phi i64 [ 0, %entry ], [ %r_next, %row_end ]
+  %r = phi i64 [ 0, %entry ], [ %r_next, %{ends} ]
   %r_left = icmp slt i64 %r, %rows
   br i1 %r_left, label %row_start, label %end
 row_start:
@@ -147,6 +147,7 @@ end:
 """
 
 ROW_RANGE = _ROWS.format(
+    ends="row_end",
     before="",
     carried="""\
   %top = phi <16 x i8> [ zeroinitializer, %row_start ], [ %top_next, %step ]
@@ -166,6 +167,7 @@ ROW_RANGE = _ROWS.format(
 last vector that begins early reads some bytes twice."""
 
 RAISE_ROWS = _ROWS.format(
+    ends="row_end",
     before="""\
   %low_from = getelementptr i8, ptr %lows, i64 %r
   %low8 = load i8, ptr %low_from, align 1
@@ -184,3 +186,37 @@ RAISE_ROWS = _ROWS.format(
     after="",
 )
 """source, rows, groups, first, second, lows [rows], plus: max(byte, low) - (low - plus) into first, max(byte, low) - byte into second (S5)."""
+
+PAD_ROWS = _ROWS.format(
+    ends="row_full",
+    before="""\
+  %row_to = mul i64 %r, %second_at""",
+    carried="""\
+  %top = phi <16 x i8> [ zeroinitializer, %row_start ], [ %top_next, %step ]""",
+    each="""\
+  %top_next = call <16 x i8> @llvm.umax.v16i8(<16 x i8> %top, <16 x i8> %v)
+  %new = sub <16 x i8> %v, %plus
+  %column_to = add i64 %row_to, %g
+  %first_to = getelementptr i8, ptr %first, i64 %column_to
+  store <16 x i8> %new, ptr %first_to, align 1""",
+    after="""\
+  %row_top = call i8 @llvm.vector.reduce.umax.v16i8(<16 x i8> %top_next)
+  %by_row = icmp sgt i64 %low_at, 255
+  %one_fill = trunc i64 %low_at to i8
+  %fill = select i1 %by_row, i8 %row_top, i8 %one_fill
+  %pad = sub i8 %fill, %plus8
+  br label %pads
+pads:
+  %p = phi i64 [ %groups, %row_end ], [ %p_next, %pad_one ]
+  %more = icmp slt i64 %p, %second_at
+  br i1 %more, label %pad_one, label %row_full
+pad_one:
+  %pad_at = add i64 %row_to, %p
+  %pad_to = getelementptr i8, ptr %first, i64 %pad_at
+  store volatile i8 %pad, ptr %pad_to, align 1
+  %p_next = add i64 %p, 1
+  br label %pads
+row_full:""",
+)
+"""source, rows, bytes of a row, first, bytes of a longer row, fill, minus: each row less `minus` into first, and behind it `fill` less `minus`; a fill
+beyond 255 is the row's largest byte. Bytes wrap. The stores behind a row are volatile: LLVM would call memset for them."""

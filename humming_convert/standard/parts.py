@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from humming_convert.checkpoint.tensors import TensorView
+from humming_convert.checkpoint.tensors import DTYPES, TensorView
 from humming_convert.standard.expr import Apply, Expr, Stored
 
 
@@ -39,6 +39,11 @@ def stored_parts(expr: Expr) -> tuple[StoredPart, ...] | None:
         return None
     if expr.op == "transpose":
         return _matrices(expr.args[0].view, turned=True) if isinstance(expr.args[0], Stored) else None
+    if expr.op == "view":
+        inside, size = stored_parts(expr.args[0]), DTYPES[expr.dtype].itemsize
+        if inside is None or any(DTYPES[p.view.dtype].itemsize != size for p in inside):
+            return None
+        return tuple(replace(p, view=replace(p.view, dtype=expr.dtype)) for p in inside)
     rank, axis = len(expr.shape), expr.params[-1] if expr.op == "concat" else None
     if expr.op == "stack" and rank == 3:
         return _joined(expr.args, "expert")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import errno
 import json
@@ -14,7 +15,7 @@ import pytest
 
 from humming_convert import api, passes
 from humming_convert.checkpoint.reading import SourceUnreadable
-from humming_convert.demo.models import Sample, Shape, decoder
+from humming_convert.demo.models import Sample, Shape, decoder, gpt_oss
 from humming_convert.demo.samples import DECODERS
 from humming_convert.engine import pack, programs, scales
 from humming_convert.plan.types import Plan
@@ -83,6 +84,87 @@ def test_calls_give_the_bytes_and_measures_of_the_reference(
     assert weights(tmp_path / "calls") == weights(tmp_path / "reference")
     left, right = (json.loads((tmp_path / x / "humming_manifest.json").read_text()) for x in ("calls", "reference"))
     assert left == right
+
+
+# ------------------------------------------------------------------ padded and lowered ones
+LONGER = Shape(hidden=2144, experts=3, expert_intermediate=96)  # gate and up: 192 rows, padded to 256; 67 groups of 32, padded to 68
+
+
+def compared(plan: Plan, tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
+    """Converts by the reference, then by calls; equal bytes and manifests. Returns the layers whose scales went as calls."""
+    api.convert(plan, out=tmp_path / "reference")
+    made: list[str] = request.getfixturevalue("listed")
+    api.convert(plan, out=tmp_path / "calls")
+    assert weights(tmp_path / "calls") == weights(tmp_path / "reference")
+    left, right = (json.loads((tmp_path / x / "humming_manifest.json").read_text()) for x in ("calls", "reference"))
+    assert left == right
+    return made
+
+
+@pytest.mark.parametrize("library", ["0.1.19", "0.1.20"])  # they pad rows of lowered scales with other bytes
+@pytest.mark.parametrize(("target", "act"), [("sm90", "bf16"), ("sm90", "fp8"), ("sm89", "fp8"), ("sm80", "bf16"), ("ppu", "bf16")])
+def test_padded_and_lowered_scales_give_the_bytes_of_the_reference(
+    target: str, act: str, library: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = gpt_oss("longer", LONGER, spread=8).write(tmp_path)
+    plan = api.plan(folder, target=target, act=act, humming_version=library)
+    assert [x.endswith("w13") for x in compared(plan, tmp_path, request)] == [True]  # w2 has three groups: less than a kernel wants
+
+
+@pytest.mark.parametrize(
+    ("spread", "act", "calls"), [(16, "fp8", 0), (11, "fp8", 1), (12, "fp8", 0), (16, "bf16", 1), (2, "int8", 0)]
+)  # int8: by rows
+def test_scales_below_what_lowered_ones_are_counted_from_go_with_the_codes_that_they_change(
+    spread: int, act: str, calls: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = gpt_oss("longer", LONGER, spread).write(tmp_path)
+    assert len(compared(api.plan(folder, target="sm90", act=act), tmp_path, request)) == calls
+
+
+@pytest.mark.parametrize("name", ["ct-int4-asym", "ct-int4-qwen3-moe"])
+def test_padded_scales_of_two_bytes_give_the_bytes_of_the_reference(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    ragged = Shape(hidden=4160, intermediate=576, heads=4, kv_heads=2, head_dim=64)
+    folder = decoder(**{**ROWS[name], "shape": ragged}).write(tmp_path)
+    assert compared(api.plan(folder, target="sm90", act="bf16"), tmp_path, request)
+
+
+@pytest.fixture
+def lowered(tmp_path: Path) -> Plan:
+    return api.plan(gpt_oss("longer", LONGER, spread=8).write(tmp_path), target="sm90", act="fp8")
+
+
+@pytest.mark.parametrize(
+    ("fault", "match"),
+    [
+        (lambda x: setattr(x, "minus", x.minus + 1), "restored are not those of"),
+        (lambda x: setattr(x, "row_fill", x.row_fill ^ 1), "which are padding"),
+    ],
+)
+def test_wrong_numbers_of_an_expert_are_found_by_python(
+    fault: Callable[[Any], None], match: str, lowered: Plan, tmp_path: Path, listed: list[str], monkeypatch: Any
+) -> None:
+    """Packing and its proof share them; the samples take them from the scales again."""
+    real = scales._Calls.make
+
+    def make(calls: Any, stream: Any) -> None:
+        changed = copy.copy(stream)
+        fault(changed)
+        changed.prove_samples = stream.prove_samples
+        real(calls, changed)
+
+    monkeypatch.setattr(scales._Calls, "make", make)
+    with pytest.raises(ProofFailed, match=match):
+        api.convert(lowered, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize(("to", "match"), [(lambda pitch: 0, "restored are not those of"), (lambda pitch: 1, "restored are not those of")])
+def test_a_wrong_fill_of_new_groups_is_found_by_python(
+    to: Callable[[int], int], match: str, lowered: Plan, tmp_path: Path, listed: list[str], monkeypatch: Any
+) -> None:
+    real = passes.add_pad_rows
+    monkeypatch.setattr(passes, "add_pad_rows", lambda *x: real(*x[:6], to(x[5]), x[7]))
+    with pytest.raises(ProofFailed, match=match):
+        api.convert(lowered, out=tmp_path / "out")
 
 
 @pytest.mark.parametrize(("target", "act"), [("sm120", "nvfp4"), ("sm90", "bf16"), ("sm100", "nvfp4")])

@@ -160,7 +160,7 @@ def test_every_kind_of_kernel_is_flat_code_that_does_the_same(case, purpose):
 
 
 @x86_64
-@pytest.mark.parametrize("name", ["CALLER", "LOOK_UP", "ROW_RANGE", "RAISE_ROWS"])
+@pytest.mark.parametrize("name", ["CALLER", "LOOK_UP", "ROW_RANGE", "RAISE_ROWS", "PAD_ROWS"])
 def test_kernels_that_walk_no_tiles_are_flat_code(name):
     assert flattened(machine.compiled(getattr(written, name)), "kernel") is not None
 

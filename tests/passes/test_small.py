@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from humming_convert import passes
-from humming_convert.layouts import e8m0
+from humming_convert.layouts import e8m0, padding
 from humming_convert.standard import expr
 
 
@@ -35,3 +35,21 @@ def test_rows_of_e8m0_bytes(groups: int) -> None:
         passes.SMALL_PASSES.raise_rows(codes, low, plus, *made)
         e8m0.raise_rows(codes, low, plus, *wanted)
         assert np.array_equal(made, wanted)
+
+
+@pytest.mark.parametrize("row_bytes", [16, 17, 31, 32, 90, 448])
+@pytest.mark.parametrize("more", [0, 1, 5])
+@pytest.mark.parametrize("fill", [0, 127, passes.ROW_LARGEST])
+def test_rows_become_longer_and_lower(row_bytes: int, more: int, fill: int) -> None:
+    rows = np.random.default_rng(row_bytes).integers(0, 256, (33, row_bytes), np.uint8)
+    pitch, minus = row_bytes + more, 200
+    out, low = np.zeros((33, pitch), np.uint8), np.array([minus])
+    listing = passes.Listing()
+    passes.add_pad_rows(listing, 33, row_bytes, passes.At(2), passes.At(3), pitch, fill, passes.At(4))
+    linked = listing.done().linked(np.array([0, 0, passes.address(rows), passes.address(out), int(low[0])]))
+    assert passes.make(linked.calls) == (1, 0)
+    if fill == passes.ROW_LARGEST:
+        want = padding.extend_fused(rows[None], 33, pitch, with_maximum=True)[0]
+    else:
+        want = padding.extend(rows[None], 33, pitch, fill)[0]
+    assert np.array_equal(out, want - np.uint8(minus))
