@@ -58,8 +58,19 @@ SIZES = {
     16: {16: Size(12, 2, 2, 2), 32: Size(10, 2, 2, 2), 64: Size(6, 2, 2, 2, 2), 128: Size(6, 2, 1, 1), 256: Size(6, 2, 1, 1)},
     8: {16: Size(12, 2, 2, 1, 4, 4), 32: Size(10, 2, 2, 1), 64: Size(8, 2, 1, 1, 4, 4), 128: Size(6, 2, 1, 1), 256: Size(6, 2, 1, 1)},
 }
-# Rows up to which a tile is taken, where that is more than it has: two of them are quicker than one whose rows wait for parts of K
+# Rows up to which a tile is taken, where that is more than it has: two of them are quicker than one whose rows wait for parts of K. Not where rows of W
+# alone are blocks enough (docs/decisions/085)
 TAKEN_TO = {(8, 128): 256}
+# Dense layers whose blocks of two warpgroups are more than there are multiprocessors, but those of four are not: one after the other costs more
+FOR_WIDE = {
+    16: {64: Size(6, 2, 1, 2, 4, warpgroups=4), 128: Size(6, 2, 1, 1, 2, warpgroups=4)},
+    8: {128: Size(6, 2, 1, 1, 2, warpgroups=4)},
+}
+NEARLY_ALL = 0.75  # of the multiprocessors then have one
+# Dense layers with a block for each multiprocessor at most: it has the registers of two
+ALONE = {(16, 64): (1, 4)}  # blocks, steps
+# Codes in planes, whose operands take more registers on their way: steps by rows of a tile
+STEPS_OF_PLANES = {64: 4}
 # Of weights as wide as activations, 64 rows: there is less to do than to wait for
 FILL_OF_BYTES = {64: 0.5}
 # Rows of experts, which have uneven numbers of them: blocks go on with another tile. Where there are two tiles of W, and with few registers' sums, four warpgroups
@@ -177,13 +188,29 @@ def _dense_goes_on(layer: Layer, compute: Compute) -> bool:
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
     sizes = _sizes(layer, compute)
     most = rows + round(2 * math.sqrt(rows)) if layer.experts else rows  # experts do not have the same number
-    tile_m = next((m for m in sizes if most <= TAKEN_TO.get((layer.act_bits, m), m)), max(sizes))
-    size = sizes[tile_m]
+    enough = not layer.experts and layer.shape_n // TILE_N >= MULTIPROCESSORS
+    tile_m = next((m for m in sizes if most <= m or (most <= TAKEN_TO.get((layer.act_bits, m), m) and not enough)), max(sizes))
+    size = sizes[tile_m] if layer.experts else _dense(layer, compute, tile_m, rows, sizes[tile_m])
     if not layer.bits == layer.act_bits == 8:
         return _tuning(layer, compute, tile_m, rows, size)
     if not on_the_way(layer, compute):
         size = replace(size, fill=FILL_OF_BYTES.get(tile_m, size.fill))
     return _joined_if_few(_tuning(layer, compute, tile_m, rows, size), layer, rows)
+
+
+def _dense(layer: Layer, compute: Compute, tile_m: int, rows: int, size: Size) -> Size:
+    """How a dense layer's blocks fill the GPU: by its rows of W and the parts that K has then."""
+    wide = FOR_WIDE[layer.act_bits].get(tile_m)
+    if wide is not None and rows <= tile_m and layer.shape_n % WIDE_N == 0 and not on_the_way(layer, compute):
+        across = layer.shape_n // WIDE_N
+        if NEARLY_ALL * MULTIPROCESSORS <= across <= MULTIPROCESSORS:
+            return wide
+    if layer.bits & (layer.bits - 1):
+        size = replace(size, steps=STEPS_OF_PLANES.get(tile_m, size.steps))
+    blocks, steps = ALONE.get((layer.act_bits, tile_m), (0, 0))
+    if blocks and rows <= tile_m and layer.shape_n // TILE_N * _tuning(layer, compute, tile_m, rows, size).parts <= MULTIPROCESSORS:
+        size = replace(size, blocks=blocks, steps=steps)
+    return size
 
 
 def _joined_if_few(tuning: Tuning, layer: Layer, rows: int) -> Tuning:

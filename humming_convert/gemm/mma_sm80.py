@@ -13,7 +13,7 @@ from humming_convert.gemm.candidates import parts_around, varied
 from humming_convert.gemm.compute import Compute
 from humming_convert.gemm.layer import Layer
 from humming_convert.gemm.operands import fitted, rounding
-from humming_convert.gemm.parts import bucket, parts_of
+from humming_convert.gemm.parts import MULTIPROCESSORS, bucket, parts_of
 from humming_convert.gemm.stages import fitting, stage_bytes
 from humming_convert.gemm.tuning import Tuning
 
@@ -43,6 +43,11 @@ SIZES = {
     32: Size(2, 2, 2, 99 * 1024),
     64: Size(2, 2, 1, 99 * 1024),
 }
+# By bits of a weight and rows of a tile: one block more of a multiprocessor where all blocks are there at once then, and without it are not
+ONE_MORE = {(8, 16)}
+# By rows of a tile: as many segments of a warp in a tile of K, for floats of 4 bits in groups of GROUP columns or fewer: more to do between two waits
+SEGMENTS = {16: 2}
+GROUP = 32
 ROWS = (*SIZES, 128, 256, 512, 1024)
 SEGMENT = 64  # columns of K between two scalings, at most
 FEW = 32  # rows of x up to which other shapes of blocks are candidates
@@ -66,7 +71,19 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
 
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
     tile_m = next((size for size in SIZES if rows <= size), max(SIZES))
-    return _tuning(layer, tile_m, rows, SIZES[tile_m])
+    size, segments = SIZES[tile_m], 1
+    if layer.act_bits == 16 and layer.kind == "floating" and layer.bits <= 4 and 0 < layer.group_k <= GROUP:
+        segments = SEGMENTS.get(tile_m, 1)
+        segments = segments if layer.shape_k % (segments * SEGMENT * size.warps_k) == 0 else 1
+    found = _tuning(layer, tile_m, rows, size, segments)
+    across = -(-layer.n // tile_n(found)) * -(-bucket(rows, tile_m) // tile_m) * found.parts
+    if (
+        (layer.bits, tile_m) in ONE_MORE
+        and layer.act_bits == 16
+        and size.blocks * MULTIPROCESSORS < across <= (size.blocks + 1) * MULTIPROCESSORS
+    ):
+        return _tuning(layer, tile_m, rows, replace(size, blocks=size.blocks + 1), segments)
+    return found
 
 
 def _tuning(layer: Layer, tile_m: int, rows: int, size: Size, segments: int = 1) -> Tuning:
