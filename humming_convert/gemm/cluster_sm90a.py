@@ -63,10 +63,12 @@ SIZES = {
 TAKEN_TO = {(8, 128): 256}
 # Dense layers whose blocks of two warpgroups are more than there are multiprocessors, but those of four are not: one after the other costs more
 FOR_WIDE = {
-    16: {64: Size(6, 2, 1, 2, 4, warpgroups=4), 128: Size(6, 2, 1, 1, 2, warpgroups=4)},
+    16: {64: Size(6, 2, 1, 1, 4, warpgroups=4), 128: Size(6, 2, 1, 1, 2, warpgroups=4)},
     8: {128: Size(6, 2, 1, 1, 2, warpgroups=4)},
 }
 NEARLY_ALL = 0.75  # of the multiprocessors then have one
+# Dense layers with more blocks than that whose sums are scaled on the way: blocks go on with another tile, by bits of an activation and rows of a tile
+GOES_ON = {(8, 128)}
 # Dense layers with a block for each multiprocessor at most: it has the registers of two
 ALONE = {(16, 64): (1, 4)}  # blocks, steps
 # Codes in planes, whose operands take more registers on their way: steps by rows of a tile
@@ -205,6 +207,8 @@ def _dense(layer: Layer, compute: Compute, tile_m: int, rows: int, size: Size) -
         across = layer.shape_n // WIDE_N
         if NEARLY_ALL * MULTIPROCESSORS <= across <= MULTIPROCESSORS:
             return wide
+    if (layer.act_bits, tile_m) in GOES_ON and rows <= tile_m and on_the_way(layer, compute) and layer.shape_n // TILE_N > MULTIPROCESSORS:
+        return replace(size, goes_on=1)
     if layer.bits & (layer.bits - 1):
         size = replace(size, steps=STEPS_OF_PLANES.get(tile_m, size.steps))
     blocks, steps = ALONE.get((layer.act_bits, tile_m), (0, 0))

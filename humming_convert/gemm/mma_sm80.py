@@ -43,7 +43,8 @@ SIZES = {
     32: Size(2, 2, 2, 99 * 1024),
     64: Size(2, 2, 1, 99 * 1024),
 }
-# By bits of a weight and rows of a tile: one block more of a multiprocessor where all blocks are there at once then, and without it are not
+# Dense layers beside 16-bit activations, by shape (docs/decisions/085). By bits of a weight and rows of a tile: one block more of a multiprocessor where all
+# blocks are there at once then, and without it are not
 ONE_MORE = {(8, 16)}
 # By rows of a tile: as many segments of a warp in a tile of K, for floats of 4 bits in groups of GROUP columns or fewer: more to do between two waits
 SEGMENTS = {16: 2}
@@ -72,16 +73,14 @@ def why_not(layer: Layer, compute: Compute, sm: int) -> str | None:
 def tuning(layer: Layer, compute: Compute, rows: int) -> Tuning:
     tile_m = next((size for size in SIZES if rows <= size), max(SIZES))
     size, segments = SIZES[tile_m], 1
-    if layer.act_bits == 16 and layer.kind == "floating" and layer.bits <= 4 and 0 < layer.group_k <= GROUP:
+    if layer.experts or layer.act_bits != 16:
+        return _tuning(layer, tile_m, rows, size)
+    if layer.kind == "floating" and layer.bits <= 4 and 0 < layer.group_k <= GROUP:
         segments = SEGMENTS.get(tile_m, 1)
         segments = segments if layer.shape_k % (segments * SEGMENT * size.warps_k) == 0 else 1
     found = _tuning(layer, tile_m, rows, size, segments)
     across = -(-layer.n // tile_n(found)) * -(-bucket(rows, tile_m) // tile_m) * found.parts
-    if (
-        (layer.bits, tile_m) in ONE_MORE
-        and layer.act_bits == 16
-        and size.blocks * MULTIPROCESSORS < across <= (size.blocks + 1) * MULTIPROCESSORS
-    ):
+    if (layer.bits, tile_m) in ONE_MORE and size.blocks * MULTIPROCESSORS < across <= (size.blocks + 1) * MULTIPROCESSORS:
         return _tuning(layer, tile_m, rows, replace(size, blocks=size.blocks + 1), segments)
     return found
 

@@ -54,7 +54,9 @@ def test_two_tiles_for_256_rows_only_where_one_would_wait_for_parts_of_k(name: s
 )
 def test_four_warpgroups_where_blocks_of_two_would_be_more_than_multiprocessors(name: str, rows: int, wide: int) -> None:
     for shape, warpgroups in ((WIDE, wide), (SQUARE, 2), (LONG, 2), ((17408, 4096), 2)):  # 136 blocks of two: 68 of four are too few
-        assert chosen(cluster_sm90a, name, shape, rows).threads == 128 * (warpgroups + 1), shape
+        tuning = chosen(cluster_sm90a, name, shape, rows)
+        assert tuning.threads == 128 * (warpgroups + 1), shape
+        assert warpgroups == 2 or tuning.parts == 1, shape
 
 
 @pytest.mark.parametrize(("shape", "blocks"), [(LONG, 1), (SQUARE, 2)])
@@ -77,3 +79,10 @@ def test_floats_in_small_groups_have_longer_tiles_of_k(name: str, rows: int, col
     tuning = chosen(mma_sm80, name, SQUARE, rows)
     assert tuning.tile_k == columns
     assert tuning.stages >= 2
+
+
+@pytest.mark.parametrize(("name", "shape", "goes_on"), [("W4A8", WIDE, 1), ("W4A8", SQUARE, 0), ("FP8", WIDE, 0)])
+def test_blocks_go_on_where_sums_are_scaled_and_blocks_are_more_than_multiprocessors(
+    name: str, shape: tuple[int, int], goes_on: int
+) -> None:
+    assert chosen(cluster_sm90a, name, shape, 128).goes_on == goes_on
