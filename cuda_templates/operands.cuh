@@ -188,8 +188,12 @@ struct FusedNumbers {
   u32 low, high;
 };
 HC_FN FusedNumbers fused_numbers() { return {0x0C080400u, 0x1C181410u}; }
-// The same times 2^b, for the b of 1 to 12 that fused scales have (layouts.md S5): into the exponents; 0.5 is no fraction any more.
-HC_FN FusedNumbers fused_numbers(u32 b) { return {0x0C080000u + b * 0x08080800u, 0x1C181410u + b * 0x08080808u}; }
+// The same times 2^b, for the b of 1 to 12 that fused scales have (layouts.md S5): into the exponents; 0.5 is no fraction any more. A greater b is damage
+// that must show: as 15 it is none of these for any number but 0, where as it is it would be one of them again from 32 on.
+HC_FN FusedNumbers fused_numbers(u32 b) {
+  const u32 none_other = b < 15 ? b : 15;
+  return {0x0C080000u + none_other * 0x08080800u, 0x1C181410u + none_other * 0x08080808u};
+}
 
 // Fused E2M1 in mode 2: the low bits are in order, so that they choose among eight bytes; signs lie where register r wants them (layouts.md 5.2).
 template <int r>

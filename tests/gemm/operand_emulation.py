@@ -60,6 +60,36 @@ template <class L, Operand kOperand> void read(const Tensors* all, float* one_by
 """
 
 
+FUSED = """#include "operands.cuh"
+extern "C" void fused(unsigned char* out) {
+  for (unsigned b = 0; b < 256; b++) {
+    const hc::FusedNumbers of = hc::fused_numbers(b);
+    for (int i = 0; i < 8; i++) out[8 * b + i] = (i < 4 ? of.low : of.high) >> (8 * (i % 4)) & 255;
+  }
+}
+"""
+
+
+def fused_numbers(folder: Path) -> np.ndarray:
+    """uint8 [256, 8]: the E4M3 bytes of the eight magnitudes of E2M1 beside each byte of a fused scale."""
+    assert COMPILER is not None
+    (folder / "fused.cpp").write_text(FUSED)
+    command = [
+        COMPILER,
+        "-std=c++17",
+        "-O0",
+        "-Wno-unknown-pragmas",
+        "-shared",
+        "-fPIC",
+        f"-I{cuda_templates()}",
+        str(folder / "fused.cpp"),
+    ]
+    subprocess.run([*command, "-o", str(folder / "fused.so")], check=True)
+    out = np.zeros((256, 8), np.uint8)
+    ctypes.CDLL(str(folder / "fused.so")).fused(out.ctypes.data_as(ctypes.c_void_p))
+    return out
+
+
 class OperandEmulation:
     """A batch of layers, each with its operand, compiled once."""
 

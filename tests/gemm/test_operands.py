@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from cases import Case, Spec, fast_specs, selected
 from emulation import COMPILER
-from operand_emulation import OperandEmulation
+from operand_emulation import OperandEmulation, fused_numbers
 
 from humming_convert.gemm import mma_sm80, mx_sm120a, wgmma_sm90a
 from humming_convert.gemm.operands import operand_of
@@ -47,6 +48,18 @@ def test_whole_words_give_the_numbers_of_single_codes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_whole_words_give_the_numbers_of_single_codes_in_every_layer(tmp_path: Path) -> None:
     assert assert_equal_numbers(taken(), tmp_path) > 250
+
+
+@needs_compiler
+def test_fused_scales_are_powers_of_two_and_bytes_that_none_of_them_is_show_in_every_number(tmp_path: Path) -> None:
+    """Of a group whose codes are all 0 and 0.5 a damaged scale showed only if its low five bits did (found on an H200: 1 became 129)."""
+    magnitudes, legal = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6)), range(1, 13)  # layouts.md S5: one more than the eleven binades of E4M3
+    found = fused_numbers(tmp_path)
+    for b in legal:
+        np.testing.assert_array_equal(found[b].view(ml_dtypes.float8_e4m3fn).astype(np.float64), magnitudes * 2.0 ** (b - 6))
+    for b in range(256):
+        others = [x for x in legal if x != b]
+        assert (found[b, 1:] != found[others, 1:]).all(), b
 
 
 def block_scaled() -> list[tuple[Spec, Case]]:
