@@ -26,6 +26,9 @@ from humming_convert.findings import Finding
 WHOLE = 64 * 10**6  # bytes up to which a digest is of all of a file (architecture.md 9.6)
 BLOCK = 4 << 20
 RESIDENT = 32 << 20  # bytes of mapped files that stay mapped in at a time
+FOLIO = (
+    2 << 20
+)  # bytes that one look may map in: file systems keep files in pieces as large (x86, arm64 with pages of 4 KB), and map whole ones
 
 _RETRY = "leave the source alone while it is read, then run the same command again"
 
@@ -89,14 +92,16 @@ class _Files:
 class _Mapped:
     """A file is mapped at its first tensor. The size is looked at before every tensor: beyond a file's end a map raises a signal.
 
-    Pages that were looked at count as this process's memory as long as they are mapped, so they are let go again every `RESIDENT` bytes.
+    Pages that were looked at count as this process's memory as long as they are mapped, so they are let go again every `RESIDENT` bytes, each look
+    taken for whole pieces of FOLIO.
     Arrays handed out stay valid: a page that is needed again comes from the page cache.
     """
 
     def __init__(self) -> None:
         self._files = _Files()
         self._maps: dict[Path, tuple[mmap.mmap, NDArray[np.uint8]]] = {}
-        self._touched = 0
+        self._touched, self._last = 0, (Path(), 0, 0)
+        self._since: set[Path] = set()  # files that were looked at since pages were let go
 
     def __call__(self, view: TensorView) -> NDArray[Any]:
         if view.nbytes == 0:
@@ -110,11 +115,16 @@ class _Mapped:
                 raise _unreadable(view.file, e, view.name) from e
             whole = np.frombuffer(opened, np.uint8)
             self._maps[view.file] = opened, whole
-        self._touched += view.nbytes
+        look = view.file, view.offset // FOLIO * FOLIO, -(-(view.offset + view.nbytes) // FOLIO) * FOLIO
+        if look != self._last:  # small tensors lie side by side
+            self._touched += look[2] - look[1]
         if self._touched > RESIDENT:
-            self._touched = view.nbytes
-            for opened, _ in self._maps.values():
-                opened.madvise(mmap.MADV_DONTNEED)
+            self._touched = look[2] - look[1]
+            for file in self._since:
+                self._maps[file][0].madvise(mmap.MADV_DONTNEED)
+            self._since.clear()
+        self._last = look
+        self._since.add(view.file)
         return whole[view.offset : view.offset + view.nbytes].view(view.numpy).reshape(view.shape)
 
 
