@@ -26,9 +26,7 @@ from humming_convert.findings import Finding
 WHOLE = 64 * 10**6  # bytes up to which a digest is of all of a file (architecture.md 9.6)
 BLOCK = 4 << 20
 RESIDENT = 32 << 20  # bytes of mapped files that stay mapped in at a time
-FOLIO = (
-    2 << 20
-)  # bytes that one look may map in: file systems keep files in pieces as large (x86, arm64 with pages of 4 KB), and map whole ones
+FOLIO = 2 << 20  # bytes that one look may map in: pieces in which file systems keep files where pages have 4 KB
 
 _RETRY = "leave the source alone while it is read, then run the same command again"
 

@@ -1,7 +1,7 @@
 """Scales that only move, from where they are stored to where they belong: in windows of some groups, cast by a table on the way.
 
-Those that are padded, or lowered by a number for each expert (S5), go through memory as one padded matrix an expert. Packing reads the parts of a fused or stacked tensor where they lie. The proof goes the other way: every scale that the file holds is compared with the
-source's, and some groups are read again by Python, from where it says that they are, cast and put back into order by the references.
+Those that are padded, or lowered by a number for each expert (S5), go through memory as one padded matrix an expert. Packing reads the parts
+of a fused or stacked tensor where they lie. The proof goes the other way: every scale that the file holds is compared with the source's, and some groups are read again by Python, from where it says that they are, cast and put back into order by the references.
 In: a planned layer.  Out: parts and windows of one expert; the first difference as a ProofFailed.
 Facts: layouts.md 2 (S5), 3, 6; architecture.md 5.
 """
